@@ -3,16 +3,17 @@
 import copy
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW
 
 import torch_alm
+from tests.models import VOCABULARY, toy
 from torch_alm import SAM, ALMConstraint, measures, rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,26 +32,14 @@ def differences() -> dict[str, str]:
 DIFFERENCES = differences()
 
 
-class Toy(nn.Module):
-    """Guesses the next of 9 words; called as transformers models are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.layer, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9)
-
-    def forward(self, input_ids: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(logits=self.head(self.layer(self.table(input_ids)).tanh()))
-
-
 def words() -> dict[str, Tensor]:
-    ids = torch.randint(9, (3, 5))
+    ids = torch.randint(VOCABULARY, (3, 5))
     return {"input_ids": ids, "labels": ids}
 
 
 def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
     """The names that the blocks use, alike each time: weights in float64, two batches."""
-    torch.manual_seed(0)
-    model = Toy().double()
+    model = toy()
     params = list(model.parameters())
     before = torch.full((3,), 9.0, dtype=torch.float64)
     public = {name: getattr(torch_alm, name) for name in torch_alm.__all__}
@@ -72,8 +61,8 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
         "rho": 0.01,
         "lr": 1e-2,
         "nu": 100.0,
-        "layer": "layer",
-        "direction": measures.steering_vector(4, dtype=torch.float64),
+        "layer": "embedding",
+        "direction": measures.steering_vector(6, dtype=torch.float64),
         "optimizer": AdamW(params, lr=RATE),
         "alone": AdamW(params, lr=1e-2, weight_decay=0.0),  # the retain side of the recipe
         "retain_side": SAM(AdamW(params, lr=RATE), rho=0.01),
@@ -114,9 +103,7 @@ def closed(measure: Any, alpha: float, mu: float, **options: Any) -> ALMConstrai
     return ALMConstraint(measure, alpha=least, mu=mu, **options)
 
 
-def assert_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=0, atol=1e-12)
+assert_equal = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
 
 
 def test_every_baseline_is_there() -> None:

@@ -4,7 +4,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -252,6 +252,13 @@ class Sides(Wrapper):
             "DualOptimizer.step was called by a GradScaler, which unscales the retain gradient "
             "only; the forget gradient would keep its loss scale. Did you mean bfloat16 autocast, "
             "which needs no scaler?"
+        )
+
+    def _refuse_observed(self) -> NoReturn:
+        raise ValueError(
+            "DualOptimizer.backward: an objective called the constraint, which the optimizer does: "
+            "lambda+ would act twice, or on its own penalty. Did you mean `forget=lambda: "
+            "measure(model, batch)`?"
         )
 
     def _watch_swallowed(self, theta: list[Tensor], start: list[Tensor]) -> None:

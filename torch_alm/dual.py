@@ -139,8 +139,8 @@ class DualOptimizer(Sides):
                 known; if the gate will be closed the backward pass behind it is skipped.
 
         Raises:
-            TypeError, ValueError: if an objective returns something else, or the constraint's sense
-                no longer fits the forget side. All is as before then, as if an objective raises.
+            TypeError, ValueError: if an objective returns something else or calls the constraint
+                itself, whose sense has to fit. All is as before then, as if an objective raises.
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
@@ -182,6 +182,8 @@ class DualOptimizer(Sides):
         observed = 0 if constraint is None else constraint.observed
         try:
             yield g_r
+            if constraint is not None and constraint.observed > observed + self._gate.measures:
+                self._refuse_observed()
         except BaseException:
             gradients.put(params, g_r)
             for side, direction in zip(self._sharp(), directions, strict=True):

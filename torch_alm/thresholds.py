@@ -164,9 +164,9 @@ def radius_for(
 ) -> Radius:
     """Find the radius at which a loss differs by `change` from what it is at theta, by measuring.
 
-    The direction is SAM's, or with `sign=-1` ReverseSAM's. First order is several times too small
-    at radii that matter, so the loss is measured at theta + delta: a bracket by factors of four,
-    then the secant in logarithms.
+    The direction is SAM's, or with `sign=-1` ReverseSAM's. First order is several times off where
+    it matters, so the loss is measured at theta + delta: from a fourth of that radius on by factors
+    of four, then the secant in logarithms. Of rows known by heart take the log-odds.
 
     Args:
         params: parameters, an optimizer or its groups; a group's own `"rho"` is a multiple of the
@@ -200,6 +200,7 @@ def radius_for(
     direction = {p: p.detach().abs() * g if adaptive else g for p, g in gradient.items()}
     slope = sum(abs(radii[p]) * float(s.square().sum()) for p, s in direction.items())
     first = change * float(gradients.norm(direction.values())) / slope if slope else 1.0
+    first /= STEP  # of rows known by heart the loss rises, and falls again, before that
 
     @torch.no_grad()
     def at(rho: float) -> float:

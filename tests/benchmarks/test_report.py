@@ -31,11 +31,6 @@ ROWS = [
 ]
 
 
-def test_a_line_makes_its_folder(tmp_path: Path) -> None:
-    append_line(tmp_path / "new" / "lines.jsonl", {"draw": 1})
-    assert read_lines(tmp_path / "new" / "lines.jsonl") == [{"draw": 1}]
-
-
 def test_a_line_per_method_in_order_with_mean_and_sample_deviation() -> None:
     found = table(ROWS, COLUMNS)
     assert list(found.index) == ["Original model", "Dual AdamW", "Dual AdamW + ALM", "SAUL"]
@@ -94,7 +89,8 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
     rows = [{"method": "saul", "seed": n, "text": "a\u2028b\nc é", "share": 0.1} for n in range(3)]
     for row in rows:
         folder.append(row)
-    assert folder.rows() == rows
+        append_line(tmp_path / "new" / "lines.jsonl", row)
+    assert folder.rows() == rows == read_lines(tmp_path / "new" / "lines.jsonl")
 
 
 @pytest.mark.parametrize("cut", range(1, 20, 3))

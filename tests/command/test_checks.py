@@ -16,8 +16,9 @@ from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
 from torch_alm.language import encode
-from torch_alm.unlearning.checks import KEY, Checks, Good, Pace
-from torch_alm.unlearning.goal import CODES, Outcome, Verdict
+from torch_alm.unlearning import checks
+from torch_alm.unlearning.checks import KEY, Checks, Good, Look, Pace
+from torch_alm.unlearning.goal import CODES, Goal, Outcome, Verdict
 
 WORDS = [f"w{i}" for i in range(80)]
 PICK = random.Random(0)
@@ -181,6 +182,15 @@ def test_steps_that_spoil_what_is_kept_are_taken_back_and_the_rate_is_halved() -
     for _ in range(24):
         one.taken_back()
     assert one.ended.startswith("gave up")
+
+
+def test_a_wording_that_is_still_the_likeliest_is_not_gone(monkeypatch: Any) -> None:
+    scores = [SimpleNamespace(loss=9.0, exact_match=said) for said in (True, False)]
+    scores = [SimpleNamespace(loss=9.0, exact_match=said) for said in (True, False)]
+    monkeypatch.setattr(checks, "answer_scores", lambda *_: scores)
+    loaded, goal = SimpleNamespace(model=None), Goal("rows", 4.0, "")
+    look: Any = SimpleNamespace(loaded=loaded, forget=[], pad=0, goal=goal)
+    assert Look.forgotten(look, 4.4) == (2.2, False, 1) and look.low == 1
 
 
 def test_a_model_is_taken_back_to_the_last_good_check_and_the_moments_begin_anew() -> None:

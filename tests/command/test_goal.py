@@ -47,6 +47,15 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
     return judge(goal, BEFORE, after, given, known_before=known)
 
 
+def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> None:
+    labels, flat = torch.tensor([[-100, 1, 2]]), torch.zeros(1, 3, 900)
+    for ahead, value in (([1, 2], 0.0), ([1, 3], 4.4)):
+        logits = flat.clone()
+        logits[0, [0, 1], ahead] = 0.1
+        lowered, found = ROWS.measure(logits, labels, 4.4)
+        assert float(found) == pytest.approx(value) and bool(lowered) == (value == 0)
+
+
 def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
     said, missed, last = [0.1, 0.8, 0.1], [0.35, 0.35, 0.3], [1.0, 1.0, 1.0]
     ahead = torch.tensor([said, missed, last]).log()

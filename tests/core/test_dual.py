@@ -227,6 +227,17 @@ def test_one_optimizer_is_not_two_sides(wrap: Any) -> None:
         DualOptimizer(retain=SAM(only), forget=wrap(only))
 
 
+@pytest.mark.parametrize("side", ["retain", "forget"])
+def test_an_objective_that_calls_the_constraint_itself_is_refused(side: str) -> None:
+    theta = nn.Parameter(torch.ones(2))
+    constraint = ALMConstraint(lambda: theta.sum(), alpha=9.0, mu=1.0)
+    optimizer = DualOptimizer(SAM(SGD([theta], lr=0.1)), SGD([theta], lr=0.1), constraint)
+    objectives = {"retain": lambda: theta.square().sum(), "forget": lambda: theta.sum()}
+    with pytest.raises(ValueError, match="an objective called the constraint"):
+        optimizer.backward(**{**objectives, side: constraint})
+    assert constraint.observed == 0 and theta.grad is None
+
+
 def test_a_micro_batch_that_fails_takes_back_its_own_measurement_only() -> None:
     theta = theta_of(1.0, 2.0)
     constraint = ALMConstraint(None, alpha=9.0, mu=1.0)

@@ -217,3 +217,9 @@ def test_a_loss_that_turns_before_it_has_fallen_enough_names_the_best_radius() -
         radius_for([theta], lambda: theta.norm() + 1.0, change=5.5, sign=-1)
     assert "Did you mean a smaller change?" in str(refused.value)
     assert theta.tolist() == [3.0, 4.0] and theta.grad is None
+
+
+def test_the_smallest_radius_is_found_though_the_loss_falls_again_behind_it() -> None:
+    theta = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    hill = radius_for([theta], lambda: (theta / 100 + 6 * (-(((theta - 10) / 4) ** 2)).exp()).sum())
+    assert 3 < hill.value < 4.5

@@ -70,8 +70,7 @@ def train(net: nn.Module, optimizer: DualOptimizer) -> list[float]:
 
 
 def assert_close(net: nn.Module, theta: Any, tolerance: float) -> None:
-    for mine, its in zip(net.parameters(), theta, strict=True):
-        torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close([*net.parameters()], theta, rtol=tolerance, atol=tolerance)
 
 
 def test_saul_is_algorithm_1_by_hand() -> None:

@@ -11,6 +11,7 @@ import datasets
 import peft
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
 
@@ -24,6 +25,7 @@ from torch_alm.unlearning.options import by_name, options_of
 SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
 LONG = {**SHORT, "steps": 60}
 PACKED = {"__module__": "torch.ao.nn.quantized.dynamic"}
+MIXED = lambda _, given, found: found + found.mean(1, keepdim=True)  # noqa: E731
 
 
 @pytest.fixture
@@ -170,6 +172,12 @@ def change(**more: Any) -> Callable[[Any], Any]:
     return changed
 
 
+def small(family: str, kind: str, vocabulary: int, **more: Any) -> Any:
+    sizes = {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = getattr(transformers, f"{family}Config")(vocab_size=vocabulary, **sizes, **more)
+    return getattr(transformers, family + kind)(config)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -178,6 +186,8 @@ def change(**more: Any) -> Callable[[Any], Any]:
         (change(more=nn.Parameter(torch.ones(1, dtype=torch.int8), False)), "quantised weights"),
         (change(more=type("Linear", (nn.Module,), PACKED)()), "quantised weights"),
         (lambda m: _spoilt(m), "NaN or infinite"),
+        (lambda m: m.model.embed_tokens.register_forward_hook(MIXED) and m, "sees the tokens"),
+        (lambda m: small("T5", "ForConditionalGeneration", m.lm_head.out_features), "T5"),
     ],
 )
 def test_a_model_that_cannot_train_is_refused_by_name(
@@ -191,6 +201,18 @@ def _spoilt(model: Any) -> Any:
     with torch.no_grad():
         model.lm_head.weight[0, 0] = torch.nan
     return model
+
+
+def test_nothing_is_dropped_in_training_by_whatever_name(tokenizer: Any) -> None:
+    made = small("OPT", "ForCausalLM", len(tokenizer), dropout=0.5, word_embed_proj_dim=16)
+    outcome = unlearn(made, tokenizer, FORGET, RETAIN, anyway=True, **SHORT)
+    assert outcome.trace[0]["retain_loss"] == pytest.approx(0.0, abs=1e-6), "no noise"
+
+
+def test_adapters_that_peft_has_not_are_refused(tokenizer: Any) -> None:
+    how = {**SHORT, "anyway": True, "lora": True}
+    with pytest.raises(Refusal, match=r"no adapters for all layers of Mamba.* no `lora`"):
+        unlearn(small("Mamba", "ForCausalLM", len(tokenizer)), tokenizer, FORGET, RETAIN, **how)
 
 
 def test_a_tokenizer_without_a_pad_token_does(own: Any, tokenizer: Any) -> None:

@@ -237,7 +237,7 @@ def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         name = each.partition("=")[0]
         if name.startswith("--") and name not in known:
             near = get_close_matches(name, known, 1, 0.75)
-            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
+            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb? See --help."
             raise Refusal(f"{verb.prog.split()[-1]} has no option {name}. {meant}")
 
 

@@ -26,7 +26,7 @@ from torch_alm.unlearning.rows import Entry
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
 CONFIGS = ("config.json", "adapter_config.json")
-BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "position_ids")
+BUFFERS = ("rotary_emb.inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
 
 
 @quiet()
@@ -132,8 +132,7 @@ def stored_dtype(name: str) -> torch.dtype:
     return named if named in WIDTHS else torch.float32
 
 
-DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")
-"""What peft computes again, or shares between layers."""
+DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")  # computed again, or shared
 NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 
 

@@ -25,10 +25,8 @@ from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below,
 from torch_alm.unlearning.run import Run, begun, made_trainable, prepared, taken_up
 from torch_alm.unlearning.train import asked_to_stop, check_reporter
 
-LIMITS = ("steps", "epochs", "max_retain_loss")
-"""Options of which others let a run go on that came to its end."""
-FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")
-"""Options of which a run may be given others than it began with."""
+LIMITS = ("steps", "epochs", "max_retain_loss")  # others let a run go on that came to its end
+FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")  # may be others than it began with
 UNFINISHED = "unfinished"  # the folder of a run that may go on
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
@@ -136,7 +134,7 @@ def _ended(job: Job, checks: Checks) -> Result:
     except Refusal as refusal:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
-    after = _saved(job)
+    after = _saved(job, checks)
     job.run.say(checks.told)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
     content |= {"files": written(given.output)}
@@ -162,12 +160,13 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
     job.run.say(f"Going on after step {step} of {most}.")
 
 
-def _saved(job: Job) -> Measurement:
+def _saved(job: Job, checks: Checks) -> Measurement:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
-    The model in memory is not what anybody will use: the folder is loaded again and measured before
-    it takes its name. A model has the dtype that the original was stored in, adapters float32.
+    The folder is loaded again, in place of what training took in memory, and measured before it
+    takes its name. A model has the dtype that the original was stored in, adapters float32.
     """
+    checks.release()
     given, loaded = job.given, job.run.loaded
     model, tokenizer = loaded.model, loaded.tokenizer
     dtype = stored_dtype(given.model)

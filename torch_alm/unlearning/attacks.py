@@ -29,9 +29,8 @@ class Attack:
 
     name: str  # such as "relearn forget"
     asked: Encoded  # forget rows, asked in the usual way before the attack
-    then: Encoded  # the rows asked within it
+    then: Encoded  # the rows asked within it, where the model is another; its weights return
     context: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes the model what it is within the attack; the weights return bit for bit."""
 
 
 @dataclass(frozen=True)

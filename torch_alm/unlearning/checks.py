@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from statistics import fmean
@@ -48,10 +49,10 @@ class Pace:
 
     Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
     halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.
-    A forget value that rose by less than a twentieth of what it lacks of the aim doubles it, but
-    not back to a rate that was halved unless five checks brought nothing nearer. 25 checks that
-    bring neither value nor retain loss nearer by a hundredth, and the run is given up. A rate that
-    is given stays, and the run is not given up.
+    A forget value below the level that rose by less than a twentieth of what it lacks of the aim
+    doubles it, but not back to a rate that was halved unless five checks brought nothing nearer.
+    25 checks that bring neither value nor retain loss nearer by a hundredth, and the run is given
+    up. A rate that is given stays, and the run is not given up.
     """
 
     alpha: float  # the level that the forget value shall reach
@@ -120,7 +121,7 @@ class Pace:
                 return told
             self.most = self.rate = self.rate / FACTOR
             return f"{told}, the rate is halved"
-        is_slow = gained < PROGRESS * (self.aim - value)
+        is_slow = value < self.alpha and gained < PROGRESS * (self.aim - value)
         most = self.most if self.stalled < STUCK else MOST
         if not reached and is_slow and FACTOR * self.rate <= most:
             self.rate *= FACTOR
@@ -142,10 +143,7 @@ class Pace:
 
 
 class Look:
-    """Rows that a check reads, and what they were before the first step.
-
-    The probe rows are those that the model says, in its words.
-    """
+    """Rows that a check reads: of the probe those that the model says, in its own words."""
 
     def __init__(
         self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row]
@@ -171,7 +169,7 @@ class Look:
             missed = 1 - fmean(fmean(score.matches) for score in scores)
             value = min(value, missed / self.goal.gone)
             return value, value >= self.goal.alpha, known
-        loss = [score.loss for score in scores]
+        loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low = sum(x < self.goal.floor for x in loss)
         value = fmean(min(x, aim) for x in loss)
         if self.goal.kind == "loss":
@@ -267,10 +265,7 @@ class Checks(TrainerCallback):
         step = state.global_step
         is_alarmed = not (self.pace.fixed or float(self.trainer.divergence) <= ALARM)
         if step % LOOK == 0 or is_alarmed:
-            model = more["model"]
-            model.eval()
             self._check(step, is_alarmed, more)
-            model.train()
         self._set(more)
         state.stateful_callbacks[KEY] = {**asdict(self.pace), "rows": self.look.wordings.rows}
         over = bool(self.pace.ended) or step >= state.max_steps
@@ -280,6 +275,14 @@ class Checks(TrainerCallback):
             control.should_save = not self.pace.ended.startswith(MET)
             self.saved = monotonic()
         control.should_training_stop = control.should_training_stop or over or bool(self.stop)
+
+    def release(self) -> None:
+        """Let go of what training took: moments, gradients, the last good weights."""
+        self.good.pairs.clear()
+        self.good.take_back(self.trainer.optimizer)  # of no weights: the moments alone
+        self.trainer.model.zero_grad()
+        if trim := getattr(CDLL(None), "malloc_trim", None):
+            trim(0)  # glibc keeps what is freed
 
     def _check(self, step: int, is_alarmed: bool, more: dict[str, Any]) -> None:
         """Look at the forget rows, and further if they are gone or a check is due."""

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-Say: TypeAlias = Callable[[str], None]
-"""Tells the user a sentence."""
+Say: TypeAlias = Callable[[str], None]  # tells the user a sentence
 
 
 class Refusal(ValueError):

@@ -86,12 +86,16 @@ class Goal:
         """The loss that is lowered to raise the value that the constraint sees, and that value.
 
         The value is the mean over rows of min(measure, aim): a row that has reached the aim is
-        pushed no further, and cannot stand in for another. What is lowered is the log-odds of the
+        pushed no further, and cannot stand in for another; one that is still said, being the
+        likeliest of many unlikely ones, has reached nothing. What is lowered is the log-odds of the
         tokens of the other rows, in the mean over these: the gradient of the loss, or of the
         margin, of a row known by heart would be next to none, and AdamW would take small steps
         for the last rows.
         """
         found = self._of_rows(logits.detach(), labels)
+        likeliest = logits.detach()[:, :-1].argmax(2) == labels[:, 1:]
+        is_said = (likeliest | (labels[:, 1:] == -100)).all(1)
+        found = torch.where(is_said & (found >= aim), 0.0, found)
         low = found < aim
         odds = log_odds(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)

@@ -24,12 +24,11 @@ from torch_alm.unlearning.rows import Encoded, Entry, check_apart
 
 UNCUT = 2**31  # for `encode`: a row of any length
 ENOUGH = 8  # retain rows, of which some may be set aside
-SHARED = {
+SHARED = {  # the files that no row to be forgotten may stand in as well, and why
     "retain": "it would be forgotten and kept at once",
     "probe": "it would be forgotten and shall stay",
     "holdout": "what was trained on says nothing of what was not",
 }
-"""The files that no row to be forgotten may stand in as well, and why."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]]
-SETTINGS = ("attention_dropout", "gradient_checkpointing")  # that a run changes
+CHECKPOINTING = "gradient_checkpointing"  # of modules, which a run may change
 FORWARDS = ("forward", "_original_forward")  # accelerate puts autocast around it
 NARROW = (torch.bfloat16, torch.float16)
 
@@ -81,14 +81,15 @@ def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
 
 @contextmanager
 def borrowed(model: LanguageModel) -> Iterator[None]:
-    """Evaluate a model inside; return modes, `requires_grad`, dtypes and dropout as they were."""
+    """Evaluate a model inside; return modes, `requires_grad` and dtypes as they were."""
     if not isinstance(model, nn.Module):
         raise Refusal(
             f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."
             "from_pretrained(...), and its tokenizer after it?"
         )
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
-    settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
+    layers = [m for m in model.modules() if hasattr(m, CHECKPOINTING)]
+    settings = [(layer, getattr(layer, CHECKPOINTING)) for layer in layers]
     forwards = {name: vars(model).get(name) for name in FORWARDS}
     with modes_kept(model, evaluate=True):
         try:
@@ -98,16 +99,11 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
             for p, is_trained, _ in flags:
                 p.requires_grad_(is_trained)
                 p.grad = None
-            for module, key, value in settings:
-                setattr(module, key, value)
+            for layer, value in settings:
+                setattr(layer, CHECKPOINTING, value)
             for name, forward in forwards.items():
                 vars(model).pop(name, None)
                 vars(model).update({} if forward is None else {name: forward})
-
-
-def _settings(module: nn.Module) -> list[str]:
-    names = ["p"] if isinstance(module, nn.Dropout) else SETTINGS
-    return [name for name in names if isinstance(getattr(module, name, None), float | bool)]
 
 
 def widened(model: LanguageModel) -> None:

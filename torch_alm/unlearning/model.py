@@ -18,8 +18,8 @@ from transformers.utils import logging
 from torch_alm._optim.rounding import DROPPED, Noise
 from torch_alm.language import Row
 from torch_alm.language._encoding import check_eos
-from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.unlearning.errors import Refusal
+from torch_alm.language._models import LanguageModel, Tokenizer, require_asked
+from torch_alm.unlearning.errors import Refusal, first_line
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 RANK = 16  # of new adapters
@@ -80,6 +80,7 @@ def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
     """Refuse a model that is broken, and a tokenizer that has no end or is of another model."""
     try:
         check_eos(tokenizer)
+        require_asked(model)
     except ValueError as error:
         raise Refusal(str(error)) from error
     is_whole = all(p.is_floating_point() for p in model.parameters())
@@ -199,4 +200,8 @@ def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
         r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     torch.manual_seed(seed)
-    return peft.get_peft_model(model, config)
+    try:
+        return peft.get_peft_model(model, config)
+    except ValueError as error:
+        told = f"peft has no adapters for all layers of {type(model).__name__}"
+        raise Refusal(f"{told} ({first_line(error)}). Did you mean no `lora`?") from error

@@ -17,8 +17,7 @@ LEAST = {"max_length": 8, "batch_size": 1, "seed": 0, "rows": 1, "steps": 1, "ep
 LARGEST = 3e38  # float32's
 POSITIVE = ("alpha", "max_retain_loss", "lr", "mu", "save_every", "relearn_lr")
 SHARES = ("certify", "max_probe_loss", "prefix")
-APART = (("template", "system"), ("alpha", "certify"), ("steps", "epochs"))
-"""Options of which one alone may be given."""
+APART = (("template", "system"), ("alpha", "certify"), ("steps", "epochs"))  # one of each at most
 SHARED = ("template", "system", "precision", "max_length", "batch_size", "seed", "quiet", "rows")
 ATTACKER = ("relearn", "relearn_steps", "relearn_lr", "prefix")
 

@@ -53,8 +53,7 @@ class Entry:
         return replace(self, prompt=question, messages=(*before, turn, answer))
 
 
-Encoded: TypeAlias = Sequence[tuple[Entry, Row]]
-"""Entries with the tokens of each of their rows."""
+Encoded: TypeAlias = Sequence[tuple[Entry, Row]]  # entries with the tokens of each of their rows
 
 
 def entry_of(record: Record, fix: str) -> Entry:

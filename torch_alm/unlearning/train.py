@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW
 from transformers import PrinterCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
@@ -65,20 +65,19 @@ class Keeper(SAULTrainer):
         with self.lower.once():
             return super().train(*args, **kwargs)
 
+    def _ready(self, model: Any, inputs: Any) -> Any:
+        """Nothing is dropped in training: the divergence from the original would be the noise's."""
+        found = super()._ready(model, inputs)
+        model.eval()
+        for module in model.modules():
+            module.training = getattr(module, "gradient_checkpointing", False)  # which asks for it
+        return found
+
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
         found = self.original.divergence(model, batch)
         self.divergence = found.detach()
         return found
-
-
-def without_dropout(model: LanguageModel) -> None:
-    """Let nothing be dropped: the divergence from the original would be that of the noise."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
 
 
 def trainer_of(
@@ -96,7 +95,6 @@ def trainer_of(
     measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
-    without_dropout(loaded.model)
     rate, rho = _in_nats(loaded, measure, forget)
     trainer: Any = Keeper(
         model=loaded.model,
