@@ -64,6 +64,7 @@ def test_it_forgets_in_place_and_the_model_is_given_back_as_it_came(
     own.train()
     outcome = unlearn(own, tokenizer, FORGET, RETAIN, **LONG, gradient_checkpointing=True)
     assert outcome.model is own
+    assert (lam := [s["lambda"] for s in outcome.trace]) == sorted(lam)  # though batches are met
     assert mode(own) == before
     own.eval()
     assert known == len(FORGET) and spoken(own, tokenizer, FORGET) < known

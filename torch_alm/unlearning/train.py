@@ -21,7 +21,6 @@ from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import Row, collate, pad_id
 from torch_alm.language._models import LanguageModel
-from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
@@ -93,7 +92,8 @@ def trainer_of(
     """
     given = loaded.given
     measure: Any = Objective(goal)
-    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
+    # No leak: rows at the aim have no gradient, and a batch of these says nothing of the others
+    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
     rate, rho = _in_nats(loaded, measure, forget)
     trainer: Any = Keeper(
@@ -103,7 +103,6 @@ def trainer_of(
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
         rho=rho,
-        probe_every=8,
     )
     trainer.lower = Lower(loaded.model)
     with loaded.place.context(), trainer.lower.once():
