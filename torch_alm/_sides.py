@@ -49,7 +49,7 @@ class Gate:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = False
-        self.has_mu = constraint is None or float(constraint.mu) > 0
+        self.has_mu = constraint is None or float(constraint._state.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
@@ -101,6 +101,8 @@ class Sides(Wrapper):
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
         self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
         self.forget = check_base(forget, "DualOptimizer", (SharpnessAware,))
+        both = (self.retain, self.forget)
+        self._sharp = [side for side in both if isinstance(side, SharpnessAware)]
         self._check()
         self.skipped = 0
         self.probe_every = count(probe_every, "DualOptimizer: probe_every")
@@ -125,10 +127,6 @@ class Sides(Wrapper):
             check_descends(side, "DualOptimizer")
         check_sides(self.retain, self.forget)
         super()._check()
-
-    def _sharp(self) -> list[SharpnessAware]:
-        """List the sides that look at nearby points."""
-        return [s for s in (self.retain, self.forget) if isinstance(s, SharpnessAware)]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -183,7 +181,7 @@ class Sides(Wrapper):
             )
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
-        for side in self._sharp():
+        for side in self._sharp:
             side.direction = Direction()  # a delta found along another way
         self._gate.load(state_dict.get("gate", {}), self.constraint)
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too
@@ -338,7 +336,7 @@ def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
             'DualOptimizer: mu="auto" finds what a gradient is multiplied by, and scale="step" '
             "multiplies a finished step. Did you mean a number, such as mu=0.1?"
         )
-    sense = ">=" if constraint is None else constraint.sense
+    sense = ">=" if constraint is None else constraint._sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]
     if isinstance(forget, SharpnessAware) and forget._sign != fitting:
         side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}

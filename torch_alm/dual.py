@@ -121,8 +121,8 @@ class DualOptimizer(Sides):
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        for side in self._sharp():  # they perturb one after the other
-            side.memory = self._sharp()[0].memory
+        for side in self._sharp:  # they perturb one after the other
+            side.memory = self._sharp[0].memory
 
     @eager
     def backward(
@@ -151,7 +151,8 @@ class DualOptimizer(Sides):
         params = parameters(self.retain)
         with self._undone_if_it_fails(params) as g_r:
             g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
-            g_f, forgotten = self._accumulated(), retained.loss * math.nan
+            so_far, forgotten = self._forget_register or {}, retained.loss * math.nan
+            g_f = [so_far.get(p) for p in params]  # parameters added meanwhile have nothing
             if self._gate.measures:
                 g_f, forgotten = self._measure(params, g_f, forget, weight, last=last)
         gradients.put(params, g_r)
@@ -178,23 +179,20 @@ class DualOptimizer(Sides):
     def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
         """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
-        directions = [side.direction for side in self._sharp()]
-        observed = 0 if constraint is None else constraint.observed
+        directions = [side.direction for side in self._sharp]
+        observed = 0 if constraint is None else len(constraint._observed)
         try:
             yield g_r
-            if constraint is not None and constraint.observed > observed + self._gate.measures:
+            expected = observed + self._gate.measures
+            if constraint is not None and len(constraint._observed) > expected:
                 self._refuse_observed()
         except BaseException:
             gradients.put(params, g_r)
-            for side, direction in zip(self._sharp(), directions, strict=True):
+            for side, direction in zip(self._sharp, directions, strict=True):
                 side.direction = direction
             if constraint is not None:
                 constraint.discard(keep=observed)
             raise
-
-    def _accumulated(self) -> Register:
-        """List what the forget side has accumulated; parameters added meanwhile have nothing."""
-        return [(self._forget_register or {}).get(p) for p in parameters(self.retain)]
 
     def _gradient(
         self,
@@ -227,7 +225,7 @@ class DualOptimizer(Sides):
             wanted = partial(self._opens, constraint, weight)
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
-        is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
+        is_descended = seen.paired or (constraint is not None and constraint._sense == "<=")
         self._keep_sign(+1 if is_descended else -1)
         self._times = self._times + seen.times
         if constraint is not None and wanted is None:
@@ -276,10 +274,10 @@ class DualOptimizer(Sides):
 
     def _update(self) -> tuple[float, Register]:
         """lambda <- lambda+ = [lambda + mu c]_+, beside the forget gradient it is for."""
-        g_f, has_begun = self._accumulated(), self._forget_register is not None
-        self._forget_register = None
+        register, self._forget_register = self._forget_register, None
+        g_f = [(register or {}).get(p) for p in parameters(self.retain)]
         constraint, weight = self.constraint if self._gate.measures else None, 0.0
-        if not has_begun:
+        if register is None:
             self._warn_no_backward()
         else:
             if constraint is not None and constraint._wants_gradient:
@@ -299,8 +297,7 @@ class DualOptimizer(Sides):
             mark_called(self.forget)
             return False
         params = parameters(self.retain)
-        g_r = gradients.read(params)
-        gradients.put(params, g_f)
+        g_r = gradients.put(params, g_f)
         try:
             self.forget.step()
         finally:

@@ -48,10 +48,13 @@ def read(params: Iterable[Tensor]) -> Register:
     return [p.grad for p in params]
 
 
-def put(params: Iterable[Tensor], register: Iterable[Tensor | None]) -> None:
-    """Make the register's tensors the gradients."""
+def put(params: Iterable[Tensor], register: Iterable[Tensor | None]) -> Register:
+    """Make the register's tensors the gradients; return those of before."""
+    before = Register()
     for p, g in zip(params, register, strict=True):
+        before.append(p.grad)
         p.grad = g
+    return before
 
 
 def clear(params: Iterable[Tensor]) -> None:
