@@ -110,12 +110,12 @@ def test_a_cost_may_shrink_until_the_third_asking() -> None:
     assert one.ended == "the goal is met at a cost" and one.aim == 4.4
 
 
-def test_the_rate_is_doubled_where_little_of_what_is_missing_was_gained() -> None:
+def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_reached() -> None:
     one = pace(fixed=False, value=3.2)
     assert one.check(3.3, 0.0, reached=False) == "goes on"
     assert one.check(3.32, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
     assert one.check(4.2, 0.0, reached=False) == one.check(4.2, 0.0, reached=False) == "goes on"
-    assert one.rate == 2e-4, "above the level a few rows are behind, which a rate does not mend"
+    assert one.is_ready(4.4, 0.0, reached=True) and one.check(3.4, 0.0, reached=False) == "goes on"
 
 
 def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> None:

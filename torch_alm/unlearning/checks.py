@@ -50,7 +50,8 @@ class Pace:
     Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
     halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.
     A forget value below the level that rose by less than a twentieth of what it lacks of the aim
-    doubles it, but not back to a rate that was halved unless five checks brought nothing nearer.
+    doubles it, but not one that reached the level, nor back to one that was halved, unless five
+    checks brought nothing nearer.
     25 checks that bring neither value nor retain loss nearer by a hundredth, and the run is given
     up. A rate that is given stays, and the run is not given up.
     """
@@ -74,6 +75,7 @@ class Pace:
             self.held = 0
             return False
         self.held += 1
+        self.most = min(self.most, self.rate)  # it has reached the level: faster only spoils
         is_recovering, self.excess = excess < self.excess - SETTLED, excess
         if self.held < self.needed or is_recovering:
             return False
