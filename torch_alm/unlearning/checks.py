@@ -75,7 +75,7 @@ class Pace:
             self.held = 0
             return False
         self.held += 1
-        self.most = min(self.most, self.rate)  # it has reached the level: faster only spoils
+        self.most = min(self.most, self.rate)  # which has reached the level
         is_recovering, self.excess = excess < self.excess - SETTLED, excess
         if self.held < self.needed or is_recovering:
             return False
