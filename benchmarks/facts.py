@@ -27,8 +27,8 @@ from tqdm import tqdm
 from benchmarks import methods
 from benchmarks.report.results import append_line, read_lines, write_text
 from benchmarks.tasks.facts import data
-from benchmarks.tasks.facts.weights import published
-from benchmarks.tasks.facts.world import Study, World, cycled, opened
+from benchmarks.tasks.facts.weights import make_published
+from benchmarks.tasks.facts.world import Study, World, cycle_places, open_world
 from torch_alm.language import Row
 from torch_alm.measures import token_nll
 from torch_alm.thresholds import radius_for, rate_for
@@ -44,13 +44,13 @@ QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_token
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what is not done yet; 0 when every run has its line."""
-    made = parser(__doc__)
+    made = make_parser(__doc__)
     made.add_argument("--methods", nargs="+", default=METHODS, metavar="KEY")
     made.add_argument("--quick", action="store_true", help="to see that it runs")
     given, study = made.parse_args(argv), read_study()
     for key in given.methods:
         methods.kind_of(key.partition("@")[0])
-    where = given.model or published()
+    where = given.model or make_published()
     if given.quick:
         study |= QUICK
         given.methods, given.draws = given.methods[1:3], given.draws[:1]
@@ -66,13 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         world = load(given, where, study)
         for run in tqdm(left, desc="runs", unit="run", smoothing=0):
-            count = tuned(read_lines(lines), run, study)
-            found = Run(world, run[1], run[2], study).finished(count)
+            count = tune_steps(read_lines(lines), run, study)
+            found = Run(world, run[1], run[2], study).finish(count)
             append_line(lines, dict(zip(("model", "method", "draw"), run, strict=True)) | found)
     return 0
 
 
-def tuned(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
+def tune_steps(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
     """The fewest of six numbers of steps that forget enough on draw 0; 0 with the constraint."""
     first = [line for line in lines if (line["model"], line["method"]) == run[:2]]
     said = [row[:2] for line in first if line["draw"] == 0 for row in line["trace"]]
@@ -86,7 +86,7 @@ def read_study() -> Study:
     return yaml.safe_load((TASK / "study.yaml").read_text(encoding="utf-8"))
 
 
-def parser(told: str | None) -> argparse.ArgumentParser:
+def make_parser(told: str | None) -> argparse.ArgumentParser:
     """The options of every script on these facts."""
     made = argparse.ArgumentParser(
         description=told, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,7 +103,7 @@ def load(given: argparse.Namespace, where: str | Path, study: Study) -> World:
     """The model with what it says before, which is kept beside the results."""
     said = given.output / f"before-{Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    world = opened(where, study, known, given.device)
+    world = open_world(where, study, known, given.device)
     write_text(said, json.dumps(world.said, indent=0, ensure_ascii=False))
     return world
 
@@ -118,22 +118,22 @@ class Run:
     def __init__(self, world: World, name: str, seed: int, study: Study) -> None:
         self.world, self.seed, self.study = world, seed, study
         self.key, _, self.sharp = name.partition("@")
-        self.drawn = data.draw(world.known(), seed, study["forget"])
+        self.drawn = data.draw(world.recall(), seed, study["forget"])
         world.restore()
         given = [world.given[fact] for fact in self.drawn.forget]
         self.forget: list[Row] = given * 2
         self.said = world.said
-        self.take(world.said)
+        self.reword(world.said)
         kept = [fact.question for fact in self.drawn.retain]
-        self.retain = [world.as_said(question, world.said[question]) for question in kept]
+        self.retain = [world.encode_said(question, world.said[question]) for question in kept]
         self.params = list(world.trained.values())
 
-    def take(self, said: dict[str, str]) -> int:
+    def reword(self, said: dict[str, str]) -> int:
         """Put the facts that are said into those words; how many there are."""
         count = len(self.drawn.forget)
         known = [(i, f) for i, f in enumerate(self.drawn.forget) if f.is_in(said[f.question])]
         for i, fact in known:
-            row = self.world.spoken(fact, said[fact.question])
+            row = self.world.reword(fact, said[fact.question])
             self.forget[count + i] = row or self.forget[count + i]
         return len(known)
 
@@ -158,15 +158,15 @@ class Run:
         self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
         return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
 
-    def finished(self, tuned: int = 0) -> dict[str, Any]:
+    def finish(self, tuned: int = 0) -> dict[str, Any]:
         """Train, and look: where enough is forgotten, after the steps of draw 0, and at the end."""
         study, world = self.study, self.world
         torch.manual_seed(self.seed)
         method = self.method()
         passes = list[Any]()
         hook = self.params[-1].register_post_accumulate_grad_hook(passes.append)
-        going = cycled(self.forget, Random(self.seed))
-        staying = cycled(self.retain, Random(self.seed + 1))
+        going = cycle_places(self.forget, Random(self.seed))
+        staying = cycle_places(self.retain, Random(self.seed + 1))
         trace, looks = [], dict[str, Any]()
         name = f"{self.key}, draw {self.seed}"
         bar = tqdm(range(1, study["steps"] + 1), desc=name, unit="step", leave=False)
@@ -182,9 +182,9 @@ class Run:
             due = {"tuned": step == tuned, "end": step == study["steps"]}
             due["matched"] = "matched" not in looks and said <= study["most_said"]
             if any(due.values()):
-                now = {"steps": step, "passes": len(passes), **world.measured(self.drawn)}
+                now = {"steps": step, "passes": len(passes), **world.measure(self.drawn)}
                 if due["matched"]:
-                    now |= world.brought_back(self.drawn, study)
+                    now |= world.attack(self.drawn, study)
                     now["unrelated"] = world.answers(study["unrelated"])
                     del passes[now["passes"] :]  # those of the attacks
                 else:
@@ -201,8 +201,8 @@ class Run:
     def ask(self) -> int:
         """Ask for the forget facts: how many are said, in which words they are forgotten now."""
         asked = [(fact, fact.question) for fact in self.drawn.forget]
-        self.said = self.world.said_now(asked)
-        return self.take(self.said)
+        self.said = self.world.ask(asked)
+        return self.reword(self.said)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ python benchmarks/tofu.py --model NAME_OR_PATH --data DIR  the same, from TOFU's
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script
-from benchmarks.tasks.tofu.task import Tofu, TofuOptions, judged
+from benchmarks.tasks.tofu.task import Tofu, TofuOptions, judge_runs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(argv, __doc__, TofuOptions, Tofu, judged)
+    return run_script(argv, __doc__, TofuOptions, Tofu, judge_runs)
 
 
 if __name__ == "__main__":

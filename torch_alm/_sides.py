@@ -16,11 +16,11 @@ from torch_alm._optim.rounding import DROPPED
 from torch_alm._optim.wrapper import (
     Wrapper,
     check_base,
+    check_count,
     check_descends,
     check_groups,
     check_sizes,
-    count,
-    innermost,
+    find_stateful,
 )
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
@@ -45,7 +45,7 @@ class Gate:
 
     def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
         """Begin a step; a pause ends if what was measured is not the constraint of now."""
-        if self.idle is not None and about(constraint) != self.known:
+        if self.idle is not None and signature(constraint) != self.known:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = False
@@ -60,7 +60,7 @@ class Gate:
             return 1.0
         weight = float(constraint.step())
         is_released = weight == 0 and float(constraint.multiplier) == 0 and self.has_mu
-        self.idle, self.known = (0, about(constraint)) if is_released else (None, [])
+        self.idle, self.known = (0, signature(constraint)) if is_released else (None, [])
         return weight
 
     def state(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Gate:
         self.idle, self.known = state.get("idle"), [constraint, *state.get("known", [])]
 
 
-def about(constraint: ALMConstraint | None) -> list[Any]:
+def signature(constraint: ALMConstraint | None) -> list[Any]:
     """Collect what makes a released constraint another one, or one that is not released."""
     if constraint is None:
         return []
@@ -87,7 +87,7 @@ class Norms(NamedTuple):
     forget: Tensor
 
 
-class Sides(Wrapper):
+class PairedWrapper(Wrapper):
     """Two optimizers over one theta as the world sees them: groups, states and checkpoints."""
 
     constraint: ALMConstraint | None
@@ -105,7 +105,7 @@ class Sides(Wrapper):
         self._sharp = [side for side in both if isinstance(side, SharpnessAware)]
         self._check()
         self.skipped = 0
-        self.probe_every = count(probe_every, "DualOptimizer: probe_every")
+        self.probe_every = check_count(probe_every, "DualOptimizer: probe_every")
         self._gate = Gate()
         self._adopt()
 
@@ -302,7 +302,7 @@ def check_sides(retain: Optimizer, forget: Optimizer) -> None:
             "DualOptimizer: the retain side is ReverseSAM, which would look where the retain loss "
             "is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
         )
-    if innermost(retain) is innermost(forget):
+    if find_stateful(retain) is find_stateful(forget):
         raise ValueError(
             "DualOptimizer: retain and forget are one optimizer, whose moments would mix both "
             "gradients. Did you mean a second one over the same parameters?"

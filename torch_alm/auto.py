@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.loop import Response
+from torch_alm._constraint.gradient_reader import Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.state import Stateful
 
@@ -66,23 +66,23 @@ class Auto(Stateful):
     @property
     def mu(self) -> Number:
         """The penalty; 0 until a gradient of the constraint has been seen."""
-        gain = numbers.limited(self.gain, TINY, math.inf)
-        size = numbers.limited(numbers.root(self.square), TINY, math.inf)
+        gain = numbers.clamp(self.gain, TINY, math.inf)
+        size = numbers.clamp(numbers.root(self.square), TINY, math.inf)
         wanted = ETA * self.balance / size
-        found = numbers.limited(wanted, self.floor / gain, self._trust * KAPPA / gain)
+        found = numbers.clamp(wanted, self.floor / gain, self._trust * KAPPA / gain)
         return numbers.choose(self.gain == 0, 0.0, found)
 
     @property
     def _trust(self) -> Number:
         """K."""
-        square = numbers.limited(self.square, TINY * TINY, math.inf)
-        noise = numbers.limited(self.noise / square, 0.0, 1.0)
-        return numbers.limited((1 - noise) ** 2, 1 / EVERY, 1.0)
+        square = numbers.clamp(self.square, TINY * TINY, math.inf)
+        noise = numbers.clamp(self.noise / square, 0.0, 1.0)
+        return numbers.clamp((1 - noise) ** 2, 1 / EVERY, 1.0)
 
     def see(self, c: Number, where: Mask = True) -> "Auto":
         """Take in the violation of this step, before anything else of it."""
         first = {"square": c * c, "mean": c, "latest": c, "filtered": c}
-        self.take(first, where & (self.count == 0))
+        self.replace_entries(first, where & (self.count == 0))
         moved = c - self.latest
         later = {
             "square": MEMORY * self.square + (1 - MEMORY) * c * c,
@@ -91,8 +91,8 @@ class Auto(Stateful):
             "latest": c,
             "moved": moved,
         }
-        self.take(later, where)
-        self.take({"filtered": self.filtered + self._trust * (c - self.filtered)}, where)
+        self.replace_entries(later, where)
+        self.replace_entries({"filtered": self.filtered + self._trust * (c - self.filtered)}, where)
         return self
 
     def push(self, c: Number) -> Number:
@@ -105,7 +105,7 @@ class Auto(Stateful):
         """True early in each step, later in every 20th."""
         return self._is_early or self.steps % EVERY == 0
 
-    def due(self, number: Number) -> Number:
+    def due_entry(self, number: Number) -> Number:
         """Select the entry whose gradient is due."""
         if not isinstance(number, Tensor):
             return number
@@ -129,13 +129,13 @@ class Auto(Stateful):
         gain, balance, is_plain = found
         if not (gain > 0 and math.isfinite(gain) and math.isfinite(balance)):
             return
-        self.take({"gain": gain, "balance": balance}, where & (self.gain == 0))
+        self.replace_entries({"gain": gain, "balance": balance}, where & (self.gain == 0))
         halfway = {
-            "gain": numbers.limited(0.5 * (self.gain + gain), gain, math.inf),
-            "balance": numbers.limited(0.5 * (self.balance + balance), 0.0, balance),
+            "gain": numbers.clamp(0.5 * (self.gain + gain), gain, math.inf),
+            "balance": numbers.clamp(0.5 * (self.balance + balance), 0.0, balance),
         }
-        self.take(halfway, where)
-        self.take({"floor": FLOOR if is_plain or balance == 0 else 0.0}, where)
+        self.replace_entries(halfway, where)
+        self.replace_entries({"floor": FLOOR if is_plain or balance == 0 else 0.0}, where)
 
     def step(self, c: Number, where: Mask, found: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""
@@ -143,20 +143,20 @@ class Auto(Stateful):
         if found is not None:
             size = numbers.shape(self.count)
             order = torch.arange(size.numel(), device="cpu").reshape(size) if size else 0.0
-            self.calibrate(found, where & (order == self.due(order)))
+            self.calibrate(found, where & (order == self.due_entry(order)))
         return self.advance(where)
 
     def advance(self, where: Mask = True) -> Number:
         """Count a step that was taken; return what it adds to lambda."""
-        self.take({"count": self.count + 1}, where)
+        self.replace_entries({"count": self.count + 1}, where)
         ends = where & (self.count % EVERY == 0)
         added = numbers.choose(ends, self._theta() * self.mu * self.mean, 0.0)
-        self.take({"last": self.mean}, ends)
+        self.replace_entries({"last": self.mean}, ends)
         return added
 
     def _theta(self) -> Number:
         """Against wind-up: nothing is stored while c falls as fast as rho makes it fall."""
         side = numbers.choose(self.mean < 0, -1.0, 1.0)
         falls = side * (self.last - self.mean)
-        at_rho = numbers.limited(EVERY * self.gain * self.balance, TINY, math.inf)
-        return numbers.limited(1 - falls / at_rho, 0.0, 1.0)
+        at_rho = numbers.clamp(EVERY * self.gain * self.balance, TINY, math.inf)
+        return numbers.clamp(1 - falls / at_rho, 0.0, 1.0)

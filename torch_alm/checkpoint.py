@@ -23,8 +23,8 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-from torch_alm._optim.objective import replaying
-from torch_alm._optim.wrapper import innermost
+from torch_alm._optim.objective import make_replay
+from torch_alm._optim.wrapper import find_stateful
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
 from torch_alm.group import ConstraintGroup
@@ -60,7 +60,7 @@ class DualState(Stateful):
     @property
     def _sides(self) -> dict[str, Optimizer]:
         sides = {"retain": self.optimizer.retain, "forget": self.optimizer.forget}
-        return {name: innermost(side) for name, side in sides.items()}
+        return {name: find_stateful(side) for name, side in sides.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Collect both sides by parameter name, and the rest as bytes.
@@ -72,13 +72,13 @@ class DualState(Stateful):
         Cost: for parameters that never took a step, the memory their moments would have, and a step
         of a copy of each.
         """
-        named = {name: _named(self.model, side) for name, side in self._sides.items()}
+        named = {name: _state_by_name(self.model, side) for name, side in self._sides.items()}
         stepped = {
-            name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _stepped(named[name], side)}
+            name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _owners(named[name], side)}
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer._control_state_dict(), "stepped": stepped}
-        return {**named, "rest": _packed(rest)}
+        return {**named, "rest": _pack(rest)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both sides, and the constraint where there is one.
@@ -88,21 +88,21 @@ class DualState(Stateful):
                 did not where this was saved, or some state was saved that could not be foreseen,
                 and so was not read. Nothing is loaded then.
         """
-        rest = _unpacked(state_dict["rest"])
+        rest = _unpack(state_dict["rest"])
         names = {
-            name: _names(get_optimizer_state_dict(self.model, _Still(side)), side)
+            name: _names(get_optimizer_state_dict(self.model, _StaticOptimizer(side)), side)
             for name, side in self._sides.items()
         }
         ordered = {
-            name: _in_order(state_dict[name], names[name], side)
+            name: _reorder(state_dict[name], names[name], side)
             for name, side in self._sides.items()
         }
         for name in self._sides:
             _check_read(rest["stepped"][name], state_dict[name]["state"])
         self.optimizer._load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
-            with _thawed(side):
-                set_optimizer_state_dict(self.model, _Still(side), ordered[name])
+            with _thaw(side):
+                set_optimizer_state_dict(self.model, _StaticOptimizer(side), ordered[name])
             for fqn, p in names[name]:
                 if fqn not in rest["stepped"][name]:
                     side.state.pop(p, None)
@@ -129,7 +129,7 @@ class ConstraintState(Stateful):
 
     def state_dict(self) -> dict[str, Any]:
         """Collect its state as bytes."""
-        return {"packed": _packed(self.constraint.state_dict())}
+        return {"packed": _pack(self.constraint.state_dict())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore it.
@@ -137,21 +137,21 @@ class ConstraintState(Stateful):
         Raises:
             ValueError: as `ALMConstraint.load_state_dict`; nothing is loaded then.
         """
-        self.constraint.load_state_dict(_unpacked(state_dict["packed"]))
+        self.constraint.load_state_dict(_unpack(state_dict["packed"]))
 
 
-def _packed(state: dict[str, Any]) -> bytes:
+def _pack(state: dict[str, Any]) -> bytes:
     """Put a state into one leaf: lists that grow would not match those of a fresh run."""
     packed = BytesIO()
     torch.save(state, packed)
     return packed.getvalue()
 
 
-def _unpacked(packed: bytes) -> dict[str, Any]:
+def _unpack(packed: bytes) -> dict[str, Any]:
     return torch.load(BytesIO(packed), weights_only=True)
 
 
-class _Still(Optimizer):
+class _StaticOptimizer(Optimizer):
     """An optimizer as torch's functions are shown it: with a state already, and never stepping.
 
     They step an optimizer that has no state yet, to make one.
@@ -169,7 +169,7 @@ class _Still(Optimizer):
 
 
 @contextmanager
-def _thawed(side: Optimizer) -> Iterator[None]:
+def _thaw(side: Optimizer) -> Iterator[None]:
     """Let frozen parameters require gradients: torch's functions load no state of others."""
     frozen = [p for p in parameters(side) if not p.requires_grad and p.is_floating_point()]
     try:
@@ -181,7 +181,7 @@ def _thawed(side: Optimizer) -> Iterator[None]:
             p.requires_grad_(False)
 
 
-def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
+def _state_by_name(model: nn.Module, side: Optimizer) -> dict[str, Any]:
     """Collect state by parameter name, that of a first step where there is none.
 
     Groups are one leaf: a name that one run has and another lacks cannot be loaded, and neither
@@ -190,10 +190,10 @@ def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
     # Frozen ones, too: a run that goes on from here may have frozen them earlier or later.
     missing = [p for p in parameters(side) if not side.state.get(p)]
     before = {p: side.state[p] for p in missing if p in side.state}
-    fresh = {p: _fresh(side, p) for p in missing}
+    fresh = {p: _fresh_state(side, p) for p in missing}
     side.state.update({p: state for p, state in fresh.items() if state})
     try:
-        named = get_optimizer_state_dict(model, _Still(side))
+        named = get_optimizer_state_dict(model, _StaticOptimizer(side))
     finally:
         for p in missing:
             side.state.pop(p, None)
@@ -201,7 +201,7 @@ def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
     return {**named, "param_groups": tuple(named["param_groups"])}
 
 
-def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
+def _fresh_state(side: Optimizer, p: Tensor) -> dict[str, Any]:
     """Find the state after a first step with a gradient of 0, which a copy of the optimizer takes.
 
     The copy has one group of one parameter, and no hooks; other attributes are the optimizer's own.
@@ -209,7 +209,7 @@ def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
     stand_in = nn.Parameter(p.detach().clone())
     gradients.put([stand_in], [torch.zeros_like(stand_in)])
     group = next(g for g in side.param_groups if any(q is p for q in g["params"]))
-    alone, replay = object.__new__(type(side)), replaying([p])
+    alone, replay = object.__new__(type(side)), make_replay([p])
     vars(alone).update(vars(side), state=defaultdict[Any, Any](dict))
     alone.param_groups = [{**group, "params": [stand_in]}]
     try:
@@ -234,12 +234,12 @@ def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]
     return [pair for a, b in groups for pair in zip(a["params"], b["params"], strict=True)]
 
 
-def _stepped(named: Mapping[str, Any], side: Optimizer) -> list[str]:
+def _owners(named: Mapping[str, Any], side: Optimizer) -> list[str]:
     """Name the parameters with a state; an empty one may come of having been looked at."""
     return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
-def _in_order(
+def _reorder(
     named: Mapping[str, Any], names: list[tuple[str, Tensor]], side: Optimizer
 ) -> dict[str, Any]:
     """Arrange what was saved by the groups as they stand here, found by name."""

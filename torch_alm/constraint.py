@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from torch_alm._constraint import faults, numbers, observations, settings
 from torch_alm._constraint.attachment import Attachment
-from torch_alm._constraint.loop import Gradient, Loop, refuse_values, response
+from torch_alm._constraint.gradient_reader import Gradient, GradientReader, refuse_values, response
 from torch_alm._constraint.numbers import Mask, Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation
 from torch_alm._constraint.settings import Filter, Policy, Reading, Rule, Sense
@@ -115,7 +115,7 @@ class ALMConstraint:
         tolerance: Numeric = 0.0,
         nonfinite: Policy = "skip",
     ) -> None:
-        found = settings.of_constraint(
+        found = settings.settle_constraint(
             measure=measure,
             alpha=alpha,
             mu=mu,
@@ -136,7 +136,7 @@ class ALMConstraint:
         self._state = State(found["multiplier"], start, auto)
         self._observed = list[Observation]()
         self._known = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
-        self._loop, self._shape = Loop(), torch.Size()
+        self._loop, self._shape = GradientReader(), torch.Size()
         self._is_stepped = self._is_told = False  # since it was made, copied or loaded; of faults
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
@@ -146,14 +146,14 @@ class ALMConstraint:
         """Compute c = alpha - F, or F - alpha for `<=`: positive where the goal is not met."""
         return value - alpha if self._sense == "<=" else alpha - value
 
-    def _plus(self, pressure: Number) -> Number:
+    def _positive_part(self, pressure: Number) -> Number:
         """Compute lambda+ = [lambda + mu c]_+ from mu c; for `==` there is no bracket."""
         plus = self._state.multiplier + pressure
         if self._sense == "==":
             return plus
         return plus.clamp(min=0.0) if isinstance(plus, Tensor) else max(plus, 0.0)
 
-    def _priced(
+    def _sum_penalties(
         self, value: Tensor, row: Tensor | None = None, weight: Number | None = None
     ) -> Tensor:
         """Sum ([lambda + mu c]_+^2 - lambda^2) / (2 mu) over the entries; lambda c for mu = 0.
@@ -161,18 +161,18 @@ class ALMConstraint:
         Given a weight, its gradient is weight grad c: which one is right may be known only from
         other steps and other ranks.
         """
-        value, alpha, is_alpha = observations.beside(value, self._alpha, row)
+        value, alpha, is_alpha = observations.align(value, self._alpha, row)
         c = self._violation(value, alpha)
         c = c - torch.where(is_alpha, c.detach(), torch.zeros_like(c))
-        c, row = observations.merged(c, row)
+        c, row = observations.merge_repeated(c, row)
         here = c if weight is None else c.detach()
-        multiplier, mu = (observations.like(n, c, row) for n in (self._state.multiplier, self._mu))
+        multiplier, mu = (observations.cast(n, c, row) for n in (self._state.multiplier, self._mu))
         price = multiplier * here + 0.5 * mu * here * here
         if self._sense != "==":
             floor = -multiplier * multiplier / (2 * mu)
             price = torch.where((multiplier + mu * here > 0) | (mu == 0), price, floor)
         if weight is not None:
-            price = observations.like(weight, c, row) * (c - here) + price
+            price = observations.cast(weight, c, row) * (c - here) + price
         return price.sum()
 
     def __call__(self, *args: Any, index: Index | None = None, **kwargs: Any) -> Tensor:
@@ -197,12 +197,12 @@ class ALMConstraint:
 
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
-        value, row = self._placed(faults.measured(self.measure, args, kwargs), index)
+        value, row = self._place_value(faults.call_measure(self.measure, args, kwargs), index)
         if not (torch.is_grad_enabled() or is_running()):
-            return self._priced(value, row)  # no step follows, and no other rank is asked
+            return self._sum_penalties(value, row)  # no step follows, and no other rank is asked
         now = Observation(self._number(value, row), 1.0, row)
-        weight, is_finite = self._coming(now)
-        penalty = self._priced(value, row, weight)
+        weight, is_finite = self._next_weight(now)
+        penalty = self._sum_penalties(value, row, weight)
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
         elif not value.requires_grad and numbers.any_of(numbers.pick(weight, row) != 0):
@@ -210,7 +210,7 @@ class ALMConstraint:
                 self._is_told = True
                 warnings.warn(faults.DETACHED, stacklevel=2)
         elif self._wants_gradient:
-            c, due = self._violation(value, 0.0), self._state.auto.due
+            c, due = self._violation(value, 0.0), self._state.auto.due_entry
             penalty = self._loop.watch(penalty, due(c), float(due(weight)))
         self._observe(now)
         return penalty
@@ -230,21 +230,21 @@ class ALMConstraint:
 
         Cost: no device synchronisation; with a filter, one and a reduction over ranks.
         """
-        (value, row), weight = self._placed(value, index), None
+        (value, row), weight = self._place_value(value, index), None
         if self.filter is not None:
-            weight, _ = self._coming(Observation(self._number(value, row), 1.0, row))
-        return self._priced(value, row, weight)
+            weight, _ = self._next_weight(Observation(self._number(value, row), 1.0, row))
+        return self._sum_penalties(value, row, weight)
 
     def _number(self, value: Tensor, row: Tensor | None = None) -> Number:
-        return numbers.host(observations.widened(value.detach(), self._alpha, row))
+        return numbers.to_host(observations.widen(value.detach(), self._alpha, row))
 
     @eager
-    def _coming(self, now: Observation) -> tuple[Number, bool]:
+    def _next_weight(self, now: Observation) -> tuple[Number, bool]:
         """Find the weight of a step with this, on all ranks; tell if it is finite on all."""
         before = [] if self.filter is None else self._observed
         found = observations.mean([*before, now], self._shape, self._alpha)
         is_bad = found.bad and observations.mean([now], self._shape, self._alpha).bad
-        return self._weighed(found)[0].weight, not is_bad
+        return self._weigh_next(found)[0].weight, not is_bad
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
@@ -271,12 +271,12 @@ class ALMConstraint:
         row = None
         is_plain = isinstance(value, Tensor) and value.is_floating_point()
         if not (is_plain and type(weight) is float and 0 < weight < math.inf):
-            found, share = settings.of_observation(value, weight)
+            found, share = settings.settle_observation(value, weight)
         size = found.shape if isinstance(found, Tensor) else ()
         if index is not None or size != self._shape:
-            found, row = self._placed(numbers.tensor(found), index)
+            found, row = self._place_value(numbers.to_tensor(found), index)
         if isinstance(found, Tensor):
-            found = observations.widened(found.detach(), self._alpha, row)
+            found = observations.widen(found.detach(), self._alpha, row)
         self._observe(Observation(found, share, row))
 
     def _observe(self, now: Observation) -> None:
@@ -294,7 +294,7 @@ class ALMConstraint:
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
-        return numbers.kept(self._after("preview").weight)
+        return numbers.copy_to_host(self._after("preview").weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.
@@ -320,20 +320,20 @@ class ALMConstraint:
         self._state, self._is_stepped = now, True
         if bad and (now.skipped < LOUD or now.skipped.bit_length() > before.skipped.bit_length()):
             then = f"skipped ({now.skipped} so far), the multiplier stays"
-            warnings.warn(faults.not_finite(bad, then), stacklevel=2)
+            warnings.warn(faults.describe_nonfinite(bad, then), stacklevel=2)
         return now.weight.clone() if isinstance(now.weight, Tensor) else now.weight
 
     def _after(self, verb: str) -> State:
         if not self._observed:
             faults.refuse_nothing(verb)
         found = self._mean()
-        now, c, seen, acts = self._weighed(found)
+        now, c, seen, acts = self._weigh_next(found)
         overflows = acts is not True and numbers.any_of(acts != found.seen)
         if bad := found.bad + overflows:
             now.skipped += bad
             if self.nonfinite == "raise":
                 raise FloatingPointError(
-                    faults.not_finite(bad, "the multiplier would be so for ever")
+                    faults.describe_nonfinite(bad, "the multiplier would be so for ever")
                 )
         elif now.auto is not None and self._loop.found is None and not now.auto.steps:
             refuse_values()
@@ -349,7 +349,7 @@ class ALMConstraint:
         now.is_blind = seen is not True and not numbers.any_of(seen)
         news = {"value": found.value, "violation": c, "visits": now.visits + 1}
         news["met_for"] = (now.met_for + 1) * met
-        vars(now).update(news) if seen is True else now.take(news, seen)
+        vars(now).update(news) if seen is True else now.replace_entries(news, seen)
         self._update(now, acts)
         self._watch(now, seen, before, met)
         return now
@@ -361,7 +361,7 @@ class ALMConstraint:
             self._known = len(self._observed), found
         return self._known[1]
 
-    def _weighed(self, found: Mean) -> tuple[State, Number, Mask, Mask]:
+    def _weigh_next(self, found: Mean) -> tuple[State, Number, Mask, Mask]:
         """Find the weight of one more step, in a state of its own that the filter has moved on.
 
         Returns it with c, filtered, and where c was seen and where it acts: all stays finite.
@@ -371,10 +371,10 @@ class ALMConstraint:
         seen = found.seen & (c - c == 0)  # infinity less infinity is no number
         if self.filter is not None:
             risen = self._violation(0.0, self._alpha - now.level)  # since it was measured
-            c = now.filtered(self.filter, Reading(c, seen, self._sense), risen)
+            c = now.filter_violation(self.filter, Reading(c, seen, self._sense), risen)
             seen = seen & (c - c == 0)
         mu = self._mu if self.rules else now.mu
-        plus = self._plus(mu * c if auto is None else auto.push(c))
+        plus = self._positive_part(mu * c if auto is None else auto.push(c))
         acts = seen & (plus - plus == 0)
         now.weight = plus if acts is True else numbers.choose(acts, plus, now.multiplier)
         return now, c, seen, acts
@@ -401,7 +401,7 @@ class ALMConstraint:
     def _find(self, now: State, acts: Mask) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
         now.auto, limit = copy.copy(now.auto), now.stall.limit
-        grown = self._plus(now.auto.step(now.violation, acts, self._loop.found))
+        grown = self._positive_part(now.auto.step(now.violation, acts, self._loop.found))
         now.mu = now.auto.mu
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(now.multiplier))
         now.multiplier = numbers.choose(is_beyond, now.multiplier, grown)
@@ -416,7 +416,7 @@ class ALMConstraint:
         first = float(max(STEPS, UPDATES * (self.every if now.auto is None else now.auto.every)))
         is_long = now.run > first
         if now.stall.is_begun or (is_long is not False and numbers.any_of(is_long)):
-            now.stall = now.stall.watched(now.run, now.violation, seen, first, now.weight)
+            now.stall = now.stall.watch(now.run, now.violation, seen, first, now.weight)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
@@ -441,7 +441,7 @@ class ALMConstraint:
 
     @alpha.setter
     def alpha(self, value: Numeric) -> None:
-        self._alpha = self._fitted(value)
+        self._alpha = self._fit_value(value)
 
     @property
     def sense(self) -> Sense:
@@ -459,7 +459,7 @@ class ALMConstraint:
 
     @mu.setter
     def mu(self, value: Numeric) -> None:
-        self._state.mu, self._state.auto = numbers.single(value), None
+        self._state.mu, self._state.auto = numbers.to_float(value), None
 
     @property
     def multiplier(self) -> Number:
@@ -468,20 +468,20 @@ class ALMConstraint:
         It may be assigned, also an entry of it, to go on from another one.
         """
         if self._state.multiplier is self._state.weight:  # or an entry would be assigned in both
-            self._state.weight = numbers.kept(self._state.weight)
+            self._state.weight = numbers.copy_to_host(self._state.weight)
         return self._state.multiplier
 
     @multiplier.setter
     def multiplier(self, value: Numeric) -> None:
         state = self._state
-        state.multiplier = numbers.expanded(self._fitted(value), self._shape)
+        state.multiplier = numbers.expand(self._fit_value(value), self._shape)
         if state.steps == 0:
             state.weight = state.multiplier
 
     @property
     def weight(self) -> Number:
         """lambda+, what acted in the latest step; 0 means the gate is closed."""
-        return numbers.kept(self._state.weight)
+        return numbers.copy_to_host(self._state.weight)
 
     @property
     def observed(self) -> int:
@@ -582,10 +582,10 @@ class ALMConstraint:
         """True while the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.steps == 0
 
-    def _fitted(self, value: Numeric) -> Number:
+    def _fit_value(self, value: Numeric) -> Number:
         if self._shape == () and not self._is_open_to_shapes:
-            return numbers.single(value)
-        return numbers.host(value)
+            return numbers.to_float(value)
+        return numbers.to_host(value)
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
@@ -594,7 +594,7 @@ class ALMConstraint:
         if isinstance(self._alpha, Tensor):
             self._alpha = self._alpha.expand(size)
 
-    def _placed(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
+    def _place_value(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
         """Return the value in the shape of alpha, lambda or the first vector; and its entries."""
         if index is not None and self._state.auto is not None:
             faults.refuse_index()
@@ -602,7 +602,7 @@ class ALMConstraint:
         if is_first and isinstance(value, Tensor) and value.numel() > 1:
             self._take_shape(value.shape)
         if index is None or not isinstance(value, Tensor):
-            return observations.shaped(value, self._shape), None
+            return observations.check_shape(value, self._shape), None
         row = observations.entries(index, value, self._shape)
         return value.reshape(-1), row
 
@@ -629,7 +629,7 @@ class ALMConstraint:
         The rest is what else is in the step.
         """
         if self._state.auto is not None and self._observed:
-            weight = float(self._weighed(self._mean())[0].weight)
+            weight = float(self._weigh_next(self._mean())[0].weight)
             a = {p: self._violation(x, 0.0) for p, x in gradient.items()}
             stepped = {p: weight * x for p, x in a.items()}
             self._loop.found = response(optimizer, a, rest, stepped)

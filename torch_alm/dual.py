@@ -20,7 +20,7 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
 from torch_alm._optim.wrapper import mark_called
-from torch_alm._sides import Sides, check_constraint
+from torch_alm._sides import PairedWrapper, check_constraint
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
@@ -37,7 +37,7 @@ class Losses(NamedTuple):
 
 
 @final
-class DualOptimizer(Sides):
+class DualOptimizer(PairedWrapper):
     r"""Retain and forget with a state each, the forget side gated by a constraint (SAUL).
 
     `backward` takes both gradients at the same theta. `step` is the rest of Algorithm 1:
@@ -145,11 +145,11 @@ class DualOptimizer(Sides):
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
         check_constraint(self.constraint, self.forget, self.scale)  # which may be set at any time
-        if gradients.kinds(self.retain, self.forget) != self._checked:
+        if gradients.group_signature(self.retain, self.forget) != self._checked:
             self._check()
         self._begin()
         params = parameters(self.retain)
-        with self._undone_if_it_fails(params) as g_r:
+        with self._undo_on_error(params) as g_r:
             g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
             so_far, forgotten = self._forget_register or {}, retained.loss * math.nan
             g_f = [so_far.get(p) for p in params]  # parameters added meanwhile have nothing
@@ -176,7 +176,7 @@ class DualOptimizer(Sides):
             self.forget.direction = Direction()  # a delta of before the pause
 
     @contextmanager
-    def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
+    def _undo_on_error(self, params: list[Tensor]) -> Iterator[Register]:
         """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
         directions = [side.direction for side in self._sharp]
@@ -210,7 +210,7 @@ class DualOptimizer(Sides):
             given = objective, weight, self.backward_fn, params, so_far
             accumulate = partial(side._accumulate, *given)
         else:
-            gradients.put(params, gradients.copies(so_far))
+            gradients.put(params, gradients.copy_all(so_far))
             given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
             accumulate = partial(passes.accumulate, *given, weight=weight)
         found = accumulate(pair=pair, wanted=wanted)
@@ -222,7 +222,7 @@ class DualOptimizer(Sides):
         """g_f, and c <- alpha - F(theta + delta), which decides of the `last` if g_f is needed."""
         constraint, wanted = self.constraint, None
         if constraint is not None and last and self._may_skip(params, constraint):
-            wanted = partial(self._opens, constraint, weight)
+            wanted = partial(self._decide_gate, constraint, weight)
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
         is_descended = seen.paired or (constraint is not None and constraint._sense == "<=")
@@ -237,7 +237,7 @@ class DualOptimizer(Sides):
         is_safe = self.reshard is not None or not any(map(gradients.is_sharded, params))
         return is_safe and not constraint._wants_gradient
 
-    def _opens(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
+    def _decide_gate(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
         """Take in a step's last value; tell whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
@@ -307,7 +307,7 @@ class DualOptimizer(Sides):
     def _multiplied_step(self, weight: float, g_f: Register) -> bool:
         """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); tells whether it is finite."""
         params, times = parameters(self.retain), abs(weight)
-        moved = [gradients.local(p) for p, g in zip(params, g_f, strict=True) if g is not None]
+        moved = [gradients.shard(p) for p, g in zip(params, g_f, strict=True) if g is not None]
         start = [t.clone() for t in moved]
         if not self._forget_step(math.copysign(1.0, weight), g_f):
             return False

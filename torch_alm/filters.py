@@ -55,7 +55,7 @@ class Mean(Filter):
             self,
             window=settings.count(1),
             deadband=settings.Limit(
-                numbers.single, _is_deadband, "at least 0, and needs a window of 2 steps or more"
+                numbers.to_float, _is_deadband, "at least 0, and needs a window of 2 steps or more"
             ),
         )
 
@@ -67,7 +67,7 @@ class Mean(Filter):
         """Take in one step; entries that it did not see keep the history they had."""
         c, seen, sense = reading
         if isinstance(c, Tensor):
-            history = _shifted(memory, c, seen, self.window)
+            history = _shift(memory, c, seen, self.window)
             return _cut(history, self.deadband, is_equality=sense == "=="), history
         history = [*memory, c][-self.window :] if seen else memory[-self.window :]
         mean = sum(history) / len(history) if history else math.nan
@@ -129,7 +129,7 @@ def _is_deadband(width: float, before: settings.Given) -> bool:
     return width == 0 or (0 < width < math.inf and before["window"] > 1)
 
 
-def _shifted(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401
+def _shift(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401
     """Put `c` at the end of the history, and move on only where `c` was seen."""
     nothing = c.new_full((window, *c.shape), math.nan)
     held = torch.cat([nothing, history])[-window:] if len(history) else nothing

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import is_sharded, local
+from torch_alm._optim.gradients import is_sharded, shard
 from torch_alm._optim.rounding import DROPPED, Noise, Rounding, check_rounding
 from torch_alm._optim.wrapper import check_radius
 
@@ -156,23 +156,23 @@ class Excursion(AbstractContextManager[Perturbation]):
                 stacklevel=3,
             )
         self.is_watched = self.is_watched and any(p.dtype in DROPPED for p, _, _ in moves)
-        norm = gradients.norm(p.abs() * _wide(g) if self.adaptive else g for p, g, _ in moves)
+        norm = gradients.norm(p.abs() * _widen(g) if self.adaptive else g for p, g, _ in moves)
         inverse = _inverse(norm, self.eps)
         if inverse is not None:
             noise = Noise(norm) if self.rounding == "stochastic" else None
             for p, g, rho in self._move_small(moves, inverse):
-                self._move(p, local(g), rho * inverse, noise)
-        realised = None if inverse is None or not self.is_watched else self._held(moves, inverse)
+                self._move(p, shard(g), rho * inverse, noise)
+        realised = None if inverse is None or not self.is_watched else self._compare(moves, inverse)
         is_lost = inverse is None and bool(norm)
         return Perturbation(norm, realised, is_lost)
 
-    def _held(self, moves: list[Move], inverse: float | Tensor) -> float | None:
+    def _compare(self, moves: list[Move], inverse: float | Tensor) -> float | None:
         """Compare with theta before: the share of delta that the weights hold, along delta."""
         total = torch.zeros(2, device="cpu")
         for (p, g, rho), (theta, saved) in zip(moves, self._saved, strict=True):
-            step, moved = self._step(saved, local(g), rho * inverse), _wide(theta) - _wide(saved)
+            step, moved = self._step(saved, shard(g), rho * inverse), _widen(theta) - _widen(saved)
             along = torch.stack([(moved * step.conj()).real.sum(), step.abs().square().sum()])
-            total += (gradients.reduced(along, p) if is_sharded(p) else along).cpu()
+            total += (gradients.reduce_shards(along, p) if is_sharded(p) else along).cpu()
         moved, meant = total.tolist()
         return moved / meant if meant else None
 
@@ -195,7 +195,7 @@ class Excursion(AbstractContextManager[Perturbation]):
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter."""
-        theta = local(p)
+        theta = shard(p)
         copy = self._copy_of(p, theta).copy_(theta)
         self._saved.append((theta, copy))
         for here, direction in _blocks(theta, g):
@@ -213,15 +213,15 @@ class Excursion(AbstractContextManager[Perturbation]):
         else:
             torch.add(out, g, alpha=scale, out=out)
         if noise is not None and is_drawn:
-            theta.copy_(noise.rounded(out, theta.dtype))
+            theta.copy_(noise.round(out, theta.dtype))
 
     def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
         """Compute delta in float32 or wider; exactly 0 where the scale is."""
         # A factor 1/||g|| may be beyond half precision even where the product is not.
         scale = scale.to(g.device) if isinstance(scale, Tensor) else scale
-        step = _wide(g) * scale
+        step = _widen(g) * scale
         if self.adaptive:
-            step = _wide(theta).abs().square() * step
+            step = _widen(theta).abs().square() * step
         return step.masked_fill_(scale == 0, 0.0) if isinstance(scale, Tensor) else step
 
     def _copy_of(self, p: Tensor, theta: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def _kind(t: Tensor) -> object:
     return t.dtype, t.device, t.shape, t.is_contiguous()
 
 
-def _wide(t: Tensor) -> Tensor:
+def _widen(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 

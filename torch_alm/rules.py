@@ -125,9 +125,7 @@ class Cap(Rule):
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
         """Store the nearest number in [-limit, limit]."""
-        return update._replace(
-            stored=numbers.limited(update.stored, -self.limit, self.limit)
-        ), memory
+        return update._replace(stored=numbers.clamp(update.stored, -self.limit, self.limit)), memory
 
     def is_limiting(self, multiplier: Number) -> bool:
         """Tell whether some entry is at the limit."""

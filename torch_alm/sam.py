@@ -17,16 +17,16 @@ from torch.optim import Optimizer
 from torch_alm._optim import gradients
 from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
+from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, make_replay, mark_running
 from torch_alm._optim.rounding import Rounding, check_rounding
 from torch_alm._optim.wrapper import (
     Wrapper,
     check_base,
+    check_count,
     check_descends,
     check_groups,
     check_radius,
     check_sizes,
-    count,
 )
 from torch_alm.perturb import Direction, Excursion, Memory, Perturbation, radii_of
 
@@ -55,7 +55,7 @@ class SharpnessAware(Wrapper):
         self.base = check_base(base, name)
         self.rho, self.eps = check_radius(rho, f"{name}: rho"), check_radius(eps, f"{name}: eps")
         self.adaptive = adaptive
-        self.every = count(every, f"{name}: every")
+        self.every = check_count(every, f"{name}: every")
         self.backward_fn = backward
         self.replay_rng = replay_rng
         self.first_pass = first_pass
@@ -86,7 +86,7 @@ class SharpnessAware(Wrapper):
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
-        if gradients.kinds(self.base) != self._checked:
+        if gradients.group_signature(self.base) != self._checked:
             self._check()
         params = parameters(self)
         so_far = gradients.take(params)
@@ -119,7 +119,7 @@ class SharpnessAware(Wrapper):
         # theta + delta, delta = sign rho g / (||g|| + eps)
         with self._nearby(params, first):
             # Before the second backward: engines may reduce while they differentiate.
-            gradients.put(params, gradients.copies(so_far))
+            gradients.put(params, gradients.copy_all(so_far))
             # .grad += weight grad L(theta + delta)
             return gradient(weight=weight, wanted=wanted)
 
@@ -129,7 +129,7 @@ class SharpnessAware(Wrapper):
 
         Random numbers inside are those of the first pass.
         """
-        replay = replaying(params) if self.replay_rng else lambda: None
+        replay = make_replay(params) if self.replay_rng else lambda: None
         direction = self.direction
         if direction.left:
             kept = [direction.g.get(p) if p.requires_grad else None for p in params]
@@ -137,7 +137,7 @@ class SharpnessAware(Wrapper):
         else:
             with self.first_pass():
                 first_pass()
-            found = gradients.copies(gradients.read(params)) if self.every > 1 else []
+            found = gradients.copy_all(gradients.read(params)) if self.every > 1 else []
             direction = Direction(dict(zip(params, found, strict=False)), self.every)
         with self.perturbed():
             replay()
@@ -186,12 +186,12 @@ class SharpnessAware(Wrapper):
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
-        if gradients.kinds(self.base) != self._checked:
+        if gradients.group_signature(self.base) != self._checked:
             self._check()
         losses = list[Tensor | float]()
 
         def first_pass() -> None:
-            with running(counts=False):
+            with mark_running(counts=False):
                 losses.append(closure())
 
         with self._nearby(parameters(self), first_pass):

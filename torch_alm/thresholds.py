@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint.loop import response
-from torch_alm._constraint.observations import is_distributed, over_ranks
+from torch_alm._constraint.gradient_reader import response
+from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters
-from torch_alm._optim.objective import replaying
+from torch_alm._optim.objective import make_replay
 from torch_alm.perturb import Excursion, Params, radii_of
 
 __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
@@ -196,7 +196,7 @@ def radius_for(
     moved = [p for p, share in radii.items() if share and p.requires_grad]
     batches = None if batches is None else list(batches)
     start, gradient = _gradient("radius_for", moved, loss, batches, change)
-    kept, again = gradients.read(radii), replaying(moved)
+    kept, again = gradients.read(radii), make_replay(moved)
     direction = {p: p.detach().abs() * g if adaptive else g for p, g in gradient.items()}
     slope = sum(abs(radii[p]) * float(s.square().sum()) for p, s in direction.items())
     first = change * float(gradients.norm(direction.values())) / slope if slope else 1.0
@@ -213,7 +213,7 @@ def radius_for(
         return sign * (found - start) if math.isfinite(found) else -math.inf
 
     try:
-        seen = _searched(at, first, change)
+        seen = _search_radius(at, first, change)
     finally:
         gradients.put(radii, kept)
         again()
@@ -228,7 +228,7 @@ def radius_for(
     return Radius(rho, start, tuple((r, start + sign * seen[r]) for r in sorted(seen)))
 
 
-def _searched(at: Callable[[float], float], rho: float, change: float) -> dict[float, float]:
+def _search_radius(at: Callable[[float], float], rho: float, change: float) -> dict[float, float]:
     """Measure at most ten radii, towards the smallest known one at which enough changes."""
     seen = {rho: at(rho)}
     while len(seen) < PASSES and min(abs(c - change) for c in seen.values()) > CLOSE * change:
@@ -244,12 +244,12 @@ def _searched(at: Callable[[float], float], rho: float, change: float) -> dict[f
         elif less is None:
             rho = enough / STEP
         else:
-            rho = _between((less, seen[less]), (enough, seen[enough]), change)
+            rho = _interpolate((less, seen[less]), (enough, seen[enough]), change)
         seen[rho] = at(rho)
     return seen
 
 
-def _between(less: tuple[float, float], more: tuple[float, float], change: float) -> float:
+def _interpolate(less: tuple[float, float], more: tuple[float, float], change: float) -> float:
     """Return the radius where a power of it through both points changes as much; inside them."""
     (a, low), (b, high) = less, more
     share = 0.5
@@ -268,7 +268,7 @@ def _gradient(
         raise TypeError(f"{owner}: loss is run here. Did you mean `lambda: loss(model, batch)`?")
     if any(is_sharded(p) for p in params):
         raise ValueError(f"{owner} found sharded parameters, of which each rank sees a part.")
-    again, values, found = replaying(params), list[float](), dict[Tensor, Tensor]()
+    again, values, found = make_replay(params), list[float](), dict[Tensor, Tensor]()
     try:
         with torch.enable_grad():
             for value in _losses(loss, batches):
@@ -283,7 +283,7 @@ def _gradient(
         again()
     start = _mean(values)
     used = params if is_distributed() else found  # in one order on all ranks
-    mean = {p: _over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
+    mean = {p: _sum_over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
     norm = float(gradients.norm(mean.values())) if mean else 0.0
     if not (math.isfinite(start) and math.isfinite(norm) and norm > 0):
         raise ValueError(
@@ -300,8 +300,8 @@ def _losses(loss: Loss, batches: Iterable[Any] | None) -> Iterator[Tensor]:
 
 def _mean(values: list[float]) -> float:
     mine = fmean(values) if values else math.nan
-    return _over_ranks(torch.tensor(mine, dtype=torch.float64, device="cpu")).item()
+    return _sum_over_ranks(torch.tensor(mine, dtype=torch.float64, device="cpu")).item()
 
 
-def _over_ranks(mine: Tensor) -> Tensor:
-    return over_ranks(mine) / dist.get_world_size() if is_distributed() else mine
+def _sum_over_ranks(mine: Tensor) -> Tensor:
+    return sum_over_ranks(mine) / dist.get_world_size() if is_distributed() else mine

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from benchmarks.engine.models import set_up
+from benchmarks.engine.models import make_trainable
 from benchmarks.engine.options import Options
 from benchmarks.engine.presets import Presets
 from benchmarks.methods import Settings
@@ -74,10 +74,10 @@ class Benchmark(ABC):
         """Load or train the models; whatever bad input can break breaks here or before."""
         for key in self.references:
             model, self.tokenizer = self.load(key)
-            self.models[key] = set_up(model, self.options)
+            self.models[key] = make_trainable(model, self.options)
         self.forget, self.retain = self.encode()
 
-    def reference(self, key: str) -> nn.Module:
+    def copy_reference(self, key: str) -> nn.Module:
         """A copy on the device, where what is not trained is there but once."""
         return copy_trainable(self.models[key]).to(self.device)
 
@@ -85,9 +85,9 @@ class Benchmark(ABC):
         """All (retain, forget) batches of a run, on the model's device."""
         drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
         for retain, forget in drawn:
-            yield self.collated(retain), self.collated(forget)
+            yield self.collate_rows(retain), self.collate_rows(forget)
 
-    def collated(self, rows: list[Row]) -> Batch:
+    def collate_rows(self, rows: list[Row]) -> Batch:
         """Rows as one batch on the model's device."""
         batch = collate(rows, pad_id(self.tokenizer))
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -96,7 +96,7 @@ class Benchmark(ABC):
         """Batches in one pass over the forget set."""
         return -(-len(self.forget) // settings.batch_size)
 
-    def resolved(self, settings: Settings) -> Settings:
+    def resolve_settings(self, settings: Settings) -> Settings:
         """Put a number in the place of a word that only this benchmark knows."""
         return settings
 

@@ -43,7 +43,7 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> tuple[Any, Any]:
+def load_taught(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> tuple[Any, Any]:
     """The model that has learnt a lesson, from the cache where it was trained before.
 
     The cache is `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache` where none is given.
@@ -53,11 +53,11 @@ def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> 
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
     folder = Path(cache or usual) / f"{lesson.name}-{key}"
     if not folder.is_dir():
-        save(folder, *teach(lesson, recipe))
+        save_model(folder, *teach(lesson, recipe))
     return load_model(folder)
 
 
-def save(folder: Path, model: Any, tokenizer: Any) -> None:
+def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write beside the folder, then rename: a reader never finds half a model."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as place:
@@ -68,7 +68,7 @@ def save(folder: Path, model: Any, tokenizer: Any) -> None:
             partial.rename(folder)
 
 
-def set_up(model: Any, options: Options) -> Any:
+def make_trainable(model: Any, options: Options) -> Any:
     """The model, ready to train: parameters chosen, or adapters added."""
     if options.lora:
         import peft
@@ -77,11 +77,11 @@ def set_up(model: Any, options: Options) -> Any:
         config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
         model = peft.get_peft_model(model, config)
     else:
-        select(model, options.parameters or "all")
+        select_trainable(model, options.parameters or "all")
     return model
 
 
-def select(model: nn.Module, pattern: str) -> None:
+def select_trainable(model: nn.Module, pattern: str) -> None:
     """Leave only some of a model's parameters to train.
 
     Args:

@@ -92,7 +92,7 @@ class Options:
         wanted = [k for key in named for k in (methods.names(losses) if key == "all" else [key])]
         compared = tuple(dict.fromkeys(key for key in wanted if key != methods.CONTROL))
         for key in compared:
-            methods.check(key, losses)
+            methods.check_method(key, losses)
         if not compared and not self.control:
             raise ValueError(
                 f"--methods {self.methods!r} --no-control: nothing would be run. Known: "
@@ -139,7 +139,7 @@ class Parser(HfArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists the options.\n")
 
 
-def read(kind: type[Kind], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, Kind]:
+def parse(kind: type[Kind], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, Kind]:
     """The parser of a script, and its command line; bad ones end the script with a message."""
     parser = Parser(kind, description=doc, allow_abbrev=False)
     try:

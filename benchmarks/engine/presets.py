@@ -48,7 +48,7 @@ class Presets:
             notes += [found.pop("note")] if "note" in found else []
             changes |= with_both_radii(found)
         changes = {"multiplier": changes.get("forget_weight", 1.0), **changes}
-        changes |= completed(changes, dict(overrides or {}))
+        changes |= complete_overrides(changes, dict(overrides or {}))
         return Preset(settings_of(method, changes), "; ".join(dict.fromkeys(notes)))
 
     def _layers(self, table: Change, split: str, method: str) -> Iterator[Change]:
@@ -67,7 +67,7 @@ def with_both_radii(change: Change) -> dict[str, Any]:
     return {**radii, **{name: value for name, value in change.items() if name != "rho"}}
 
 
-def completed(preset: Change, overrides: dict[str, Any]) -> dict[str, Any]:
+def complete_overrides(preset: Change, overrides: dict[str, Any]) -> dict[str, Any]:
     """The overrides with what they take along: the measure of an alpha, the forget side's rate."""
     if "alpha" in overrides:
         overrides = {"measure": "token_nll", **overrides}

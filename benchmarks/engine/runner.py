@@ -27,7 +27,7 @@ class Plan:
     settings: Mapping[str, Settings]
 
 
-def begin(benchmark: Benchmark, options: Options) -> Plan:
+def begin_runs(benchmark: Benchmark, options: Options) -> Plan:
     """Take the output folder and make the benchmark ready, if there is anything left to do.
 
     Raises:
@@ -50,20 +50,20 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
         "torch": torch.__version__,
     }
     folder.claim(described, overwrite=options.overwrite)
-    if unfinished(plan):
+    if list_unfinished(plan):
         benchmark.prepare()
     return plan
 
 
 def run(plan: Plan) -> None:
     """Do every run that is not finished yet, each written down as soon as it is."""
-    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0) as bar:
+    with tqdm(list_unfinished(plan), desc="runs", unit="run", smoothing=0) as bar:
         for key, seed in bar:
             bar.set_postfix_str(f"{key}, seed {seed}")
             finish_run(plan, key, seed)
 
 
-def unfinished(plan: Plan) -> list[tuple[str, int]]:
+def list_unfinished(plan: Plan) -> list[tuple[str, int]]:
     """The runs without a line yet; a reference model needs one line for all seeds."""
     finished = {(row["method"], row["seed"]) for row in plan.folder.rows()}
     known = {method for method, _ in finished}
@@ -76,7 +76,7 @@ def unfinished(plan: Plan) -> list[tuple[str, int]]:
 def finish_run(plan: Plan, key: str, seed: int) -> None:
     """One run from start to its line in the results; the line is written last."""
     if key in plan.benchmark.references:
-        model, trace, seconds = plan.benchmark.reference(key), [], 0.0
+        model, trace, seconds = plan.benchmark.copy_reference(key), [], 0.0
     else:
         model, trace, seconds = unlearn(plan.benchmark, key, seed, plan.settings[key])
     measured = plan.benchmark.evaluate(model)
@@ -94,9 +94,9 @@ def unlearn(
     Returns:
         The model, what happened in each step, and the seconds it took.
     """
-    settings = benchmark.resolved(settings)
+    settings = benchmark.resolve_settings(settings)
     torch.manual_seed(seed)
-    model = benchmark.reference("original").train()
+    model = benchmark.copy_reference("original").train()
     method = methods.build(key, model, settings)
     per_epoch = benchmark.steps_per_epoch(settings)
     trace: list[Row] = []
@@ -113,7 +113,7 @@ def unlearn(
         method.step(retain, forget)
         trace.append({"step": step, **method.metrics()})
         if step % per_epoch == 0:
-            method.end_of_epoch()
+            method.end_epoch()
     return model.eval(), trace, time.perf_counter() - started
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.engine.benchmark import Benchmark
-from benchmarks.engine.options import Options, read
-from benchmarks.engine.runner import Plan, begin, run
+from benchmarks.engine.options import Options, parse
+from benchmarks.engine.runner import Plan, begin_runs, run
 from benchmarks.report.page import publish
 
 INTERRUPTED = 130  # as shells say
@@ -23,9 +23,9 @@ def run_script(
 
     `look` is what is done with finished runs before they are published.
     """
-    parser, options = read(kind, argv, doc)
+    parser, options = parse(kind, argv, doc)
     try:
-        plan = begin(make(options), options)
+        plan = begin_runs(make(options), options)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     try:

@@ -72,7 +72,7 @@ def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer) -> i
     nn.functional.cross_entropy(logits, labels).backward()
     optimizer.step()
     optimizer.zero_grad()
-    return int(_rows_right(logits.argmax(-1), labels, batch).sum())
+    return int(_is_right_by_row(logits.argmax(-1), labels, batch).sum())
 
 
 def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return model.get_output_embeddings()(hidden[wanted]), labels[wanted]
 
 
-def _rows_right(guesses: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+def _is_right_by_row(guesses: Tensor, labels: Tensor, batch: Batch) -> Tensor:
     """Per row of the batch, whether all its answer tokens were guessed."""
     row_of = (batch["labels"][:, 1:] != IGNORE).nonzero()[:, 0]
     wrong = torch.zeros(len(batch["labels"]), device=labels.device)

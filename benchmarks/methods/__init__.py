@@ -45,7 +45,7 @@ def _entries(losses: str = "any") -> dict[str, Entry]:
     return LOSSES["rmu"] | LOSSES["tokens"] if losses == "any" else LOSSES[losses]
 
 
-def check(key: str, losses: str = "tokens") -> None:
+def check_method(key: str, losses: str = "tokens") -> None:
     """Make sure that `key` is a method that knows these losses.
 
     Raises:
@@ -78,7 +78,7 @@ def method_of(key: str, losses: str = "tokens") -> type[Method]:
     """The class of a method, with or without the controller, or of the control."""
     if key == CONTROL:
         return CONTROLS[losses]
-    check(key, losses)
+    check_method(key, losses)
     return LOSSES[losses][key.removesuffix(ALM)].method
 
 

@@ -24,10 +24,10 @@ class BLUR(NPOMethod):
         g_u = gradients.take(self.params)
         kept = self.retain_gradient(retain)
         g_r = [p.grad for p in self.params]
-        squared = gradients.inner(g_u, g_u)
+        squared = gradients.dot(g_u, g_u)
         if squared > 0:
-            gradients.add(self.params, g_u, self.weight - gradients.inner(g_r, g_u) / squared)
-        self.saw(retain=kept, forget=value)
+            gradients.add(self.params, g_u, self.weight - gradients.dot(g_r, g_u) / squared)
+        self.record_losses(retain=kept, forget=value)
         self.optimizer.step()
 
     def _unit_forget_gradient(self, forget: Batch) -> Tensor:

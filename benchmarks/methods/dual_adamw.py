@@ -58,7 +58,7 @@ class DualAdamW(Method):
         """The optimizer that raises the forget loss; the weights decay on the other side only."""
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
-    def forgotten(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
+    def raised_value(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
         """Take what is raised: the measure, or the cross-entropy without a controller."""
         said = forward(self.model, forget)
         loss = token_nll(*said)
@@ -67,7 +67,7 @@ class DualAdamW(Method):
             return rows_nll(*said, self.settings)
         return loss if self.raises_loss else measure(self.settings)(*said)
 
-    def kept(self, retain: Batch) -> Tensor:
+    def lowered_loss(self, retain: Batch) -> Tensor:
         """Take what is lowered on the retain side."""
         loss = self.retain_loss(retain)
         self.retain_seen = loss.detach()
@@ -77,11 +77,11 @@ class DualAdamW(Method):
         """Algorithm 1, with whatever the two sides are."""
         self.forget_loss = torch.tensor(math.nan)  # where a step does not measure
         self.optimizer.backward(
-            retain=lambda: self.kept(retain),
-            forget=lambda: self.forgotten(forget),
+            retain=lambda: self.lowered_loss(retain),
+            forget=lambda: self.raised_value(forget),
             last=self.constraint is not None,
         )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.saw(retain=self.retain_seen, forget=self.forget_loss)
+        self.record_losses(retain=self.retain_seen, forget=self.forget_loss)
         self.weight = 1.0 if self.constraint is None else float(self.constraint.weight)

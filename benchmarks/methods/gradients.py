@@ -34,7 +34,7 @@ def scale(params: Iterable[nn.Parameter], factor: float) -> None:
             p.grad.mul_(factor)
 
 
-def inner(left: Gradients, right: Gradients) -> float:
+def dot(left: Gradients, right: Gradients) -> float:
     """The inner product over all weights, accumulated in float64; a missing gradient is zero."""
     pairs = zip(left, right, strict=True)
     return sum(

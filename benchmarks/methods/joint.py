@@ -24,7 +24,7 @@ class JointMethod(Method):
         self.optimizer.zero_grad()
         value = self.forget_gradient(forget)
         kept = self.retain_gradient(retain) if self.keeps_retain else None
-        self.saw(retain=kept, forget=value)
+        self.record_losses(retain=kept, forget=value)
         self.optimizer.step()
 
     def forget_gradient(self, forget: Batch) -> Tensor:

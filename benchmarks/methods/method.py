@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from benchmarks.methods import gradients
 from benchmarks.methods.forgetting import check_attainable, measure, row_goals
 from benchmarks.methods.settings import Settings
-from benchmarks.methods.sharing import frozen
+from benchmarks.methods.sharing import copy_frozen
 from torch_alm import ALMConstraint
 from torch_alm.measures import kl_divergence, token_nll
 
@@ -49,7 +49,7 @@ class Method(ABC):
         self.weight = settings.forget_weight
         self.epochs_done = 0
         self.losses: dict[str, float] = {}
-        self.original = frozen(model) if settings.retain == "kl" else None
+        self.original = copy_frozen(model) if settings.retain == "kl" else None
         self.begin()
 
     def begin(self) -> None:
@@ -82,7 +82,7 @@ class Method(ABC):
         """Tell whether the controller demands that its measure be small."""
         return self.constraint is not None and self.constraint.sense == "<="
 
-    def end_of_epoch(self) -> None:
+    def end_epoch(self) -> None:
         """Finish a pass over the forget set."""
         self.epochs_done += 1
 
@@ -110,7 +110,7 @@ class Method(ABC):
         left = {name: x[low] if x.dim() > 1 else x for name, x in forget.items()}  # places stay
         return value, left if low.any() else None
 
-    def saw(self, *, retain: Tensor | None, forget: Tensor) -> None:
+    def record_losses(self, *, retain: Tensor | None, forget: Tensor) -> None:
         """Keep the two losses of this step for the trace."""
         self.losses = {"forget_loss": float(forget.detach())}
         if retain is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
-from benchmarks.methods.sharing import frozen
+from benchmarks.methods.sharing import copy_frozen
 from torch_alm.measures import npo, sequence_nll, token_nll
 
 
@@ -27,7 +27,7 @@ class NPOMethod(JointMethod):
 
     def begin(self) -> None:
         super().begin()
-        self.reference = frozen(self.model)
+        self.reference = copy_frozen(self.model)
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

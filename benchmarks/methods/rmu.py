@@ -21,7 +21,7 @@ from benchmarks.methods.relearning_resilient import RelearningResilient
 from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
 from benchmarks.methods.settings import Settings
-from benchmarks.methods.sharing import frozen
+from benchmarks.methods.sharing import copy_frozen
 from benchmarks.methods.sharp_min_max import SharpMinMax
 from torch_alm import ALMConstraint
 from torch_alm.measures import rmu, rmu_retain, steering_vector
@@ -50,7 +50,7 @@ class RMUSettings(Settings):
     coefficient: float = 6.5
 
 
-class OnRMU(Method):
+class RMUMixin(Method):
     """A method with RMU's losses: to be named before the method among the bases.
 
     Each topic has a direction u of its own, drawn when it is first met. The model of before shares
@@ -64,7 +64,7 @@ class OnRMU(Method):
 
     def begin(self) -> None:
         super().begin()
-        self.reference = frozen(self.model)
+        self.reference = copy_frozen(self.model)
         self.layer = steered_layer(self.model, self.settings.layer)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self.topic = 0
@@ -86,7 +86,7 @@ class OnRMU(Method):
         self.topic = getattr(forget, "topic", 0)
         super().step(retain, forget)
 
-    def steering(self, forget: Batch) -> Tensor:
+    def steering_loss(self, forget: Batch) -> Tensor:
         """U of a forget batch."""
         where = next(self.model.parameters()).device
         if self.topic not in self.directions:
@@ -98,12 +98,12 @@ class OnRMU(Method):
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """U is both what is lowered and what is measured."""
-        loss = self.steering(forget)
+        loss = self.steering_loss(forget)
         return loss, loss
 
-    def forgotten(self, forget: Batch) -> Tensor:
+    def raised_value(self, forget: Batch) -> Tensor:
         """Lower what a constraint U <= tau measures, else raise -U."""
-        loss = self.steering(forget)
+        loss = self.steering_loss(forget)
         self.forget_loss = loss.detach()
         return loss if self.lowers_measure else -loss
 
@@ -139,7 +139,7 @@ def hidden_size(model: Any) -> int:
 
 
 @register("rmu", "RMU", position=14, losses="rmu")
-class RMU(OnRMU, JointMethod):
+class RMU(RMUMixin, JointMethod):
     """One AdamW on U + retain_weight * R (Li et al. 2024). Cost: two backward passes."""
 
 
@@ -156,20 +156,20 @@ STEERED = (
 """Methods that take RMU's losses as they take cross-entropies, under the same keys."""
 
 
-def steered(method: type[Method]) -> type[Method]:
+def with_rmu_losses(method: type[Method]) -> type[Method]:
     """The method with RMU's losses, and with the settings of both."""
     own = make_dataclass(
         f"{method.__name__}RMUSettings", [], bases=(RMUSettings, method.settings_type), frozen=True
     )
     body = {"__module__": __name__, "settings_type": own}
-    return type(f"{method.__name__}OnRMU", (OnRMU, method), body)
+    return type(f"{method.__name__}OnRMU", (RMUMixin, method), body)
 
 
 for _key, _entry in LOSSES["tokens"].items():
     if _entry.method in STEERED:
         _enter = register(_key, _entry.label, position=_entry.position, losses="rmu")
-        _enter(steered(_entry.method))
+        _enter(with_rmu_losses(_entry.method))
 
 
-class RetainOnlyOnRMU(OnRMU, RetainOnly):
+class RetainOnlyOnRMU(RMUMixin, RetainOnly):
     """The control on R, which starts at its minimum: nothing moves where nothing is steered."""

@@ -18,6 +18,6 @@ def copy_trainable(model: Model) -> Model:
     return copy.deepcopy(model, memo=shared)
 
 
-def frozen(model: Model) -> Model:
+def copy_frozen(model: Model) -> Model:
     """The model as it is now, to compare with: copied, nothing of it trained."""
     return copy_trainable(model).eval().requires_grad_(False)

@@ -66,7 +66,7 @@ class SharpMinMax(Method):
             gradients.add(self.params, retained, 1.0)
             self.retain_side.step()
             self.retain_side.zero_grad()
-        self.saw(retain=kept, forget=value)
+        self.record_losses(retain=kept, forget=value)
 
     def retain_gradient(self, retain: Batch) -> Tensor:
         """.grad = retain_weight (g + kappa (g_hat - g)); returns L_r."""

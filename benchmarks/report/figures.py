@@ -28,7 +28,7 @@ class Axis(NamedTuple):
     label: str
 
 
-def training(
+def plot_training(
     traces: Mapping[str, Sequence[Row]], path: Path, titles: Mapping[str, str] | None = None
 ) -> None:
     """Weight, violation and both losses over steps, one line per method; dotted: the goal.
@@ -49,7 +49,7 @@ def training(
         if key == "violation":
             axes.axhline(0.0, color="0.4", linestyle=":", label="the goal")
         if key == "forget_loss":
-            for goal in {goal for steps in traces.values() for goal in goals(steps)}:
+            for goal in {goal for steps in traces.values() for goal in goal_heights(steps)}:
                 axes.axhline(goal, color="0.4", linestyle=":")
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     named = {label: line for label, line in lines.items() if not str(label).startswith("_")}
@@ -57,7 +57,7 @@ def training(
     figure.savefig(path, dpi=150)
 
 
-def goals(steps: Sequence[Row]) -> set[float]:
+def goal_heights(steps: Sequence[Row]) -> set[float]:
     """Alpha, where the constraint measures the forget loss itself: a height in its panel."""
     return {
         row["alpha"]
@@ -67,7 +67,7 @@ def goals(steps: Sequence[Row]) -> set[float]:
     }
 
 
-def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
+def plot_tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
     """Utility against what is left of the forget set; a grey line from a baseline to its +ALM."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()

@@ -7,7 +7,7 @@ from benchmarks.methods import CONTROL, is_controlled
 from benchmarks.report import figures
 from benchmarks.report.figures import Axis
 from benchmarks.report.results import ResultsFolder, Row, write_text
-from benchmarks.report.tables import Column, markdown, name_of, ordered, table
+from benchmarks.report.tables import Column, markdown, name_of, sort_methods, table
 
 ALLOWED = 0.01
 """The share of the original model's utility that the retain side alone may lose."""
@@ -40,30 +40,30 @@ def publish(folder: ResultsFolder, layout: Layout) -> None:
     """Print the table of a folder; write its report and figures beside the results."""
     rows = folder.rows()
     shown = markdown(table(rows, layout.columns))
-    said = control(rows, layout.utility)
-    write_text(folder.path / "report.md", report(folder, [shown, said]))
-    traces = {method: folder.read("traces", method, seed) for method, seed in first(rows).items()}
+    said = describe_control(rows, layout.utility)
+    write_text(folder.path / "report.md", format_report(folder, [shown, said]))
+    traces = {method: folder.read("traces", method, seed) for method, seed in seeds(rows).items()}
     seen = {method: trace for method, trace in traces.items() if trace}
-    figures.training(seen, folder.path / "training.png", layout.panels)
-    figures.tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
+    figures.plot_training(seen, folder.path / "training.png", layout.panels)
+    figures.plot_tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
     print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
 
 
-def report(folder: ResultsFolder, head: list[str]) -> str:
+def format_report(folder: ResultsFolder, head: list[str]) -> str:
     """Everything of a folder to read on: the table, and notes on the settings."""
-    described = folder.described()
+    described = folder.read_settings()
     parts = [
         "# Results",
         *head,
         LEGEND,
-        remarks("What each constraint asks for", asked(described["methods"])),
-        remarks("Notes on the settings", described.get("notes", {})),
+        format_remarks("What each constraint asks for", list_constraints(described["methods"])),
+        format_remarks("Notes on the settings", described.get("notes", {})),
         "What each model answered stands in `answers/`, a line a question.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def asked(settings: Mapping[str, Row]) -> dict[str, str]:
+def list_constraints(settings: Mapping[str, Row]) -> dict[str, str]:
     """The measure and alpha of each method with a constraint, and how it pushes."""
     names = ("mu", "scale", "release", "lr", "forget_lr")
     return {
@@ -74,19 +74,19 @@ def asked(settings: Mapping[str, Row]) -> dict[str, str]:
     }
 
 
-def first(rows: Sequence[Row]) -> dict[str, int]:
+def seeds(rows: Sequence[Row]) -> dict[str, int]:
     """The first seed of each method, in the order of the tables."""
     seeds = {row["method"]: row["seed"] for row in reversed(rows)}
-    return {method: seeds[method] for method in ordered(rows)}
+    return {method: seeds[method] for method in sort_methods(rows)}
 
 
-def remarks(title: str, by_method: Mapping[str, str]) -> str:
+def format_remarks(title: str, by_method: Mapping[str, str]) -> str:
     """A section with a line per method, or nothing."""
     found = [f"- {name_of(method)}: {text.rstrip('.')}." for method, text in by_method.items()]
     return "\n\n".join([f"## {title}", "\n".join(found)]) if found else ""
 
 
-def control(rows: Sequence[Row], utility: Axis) -> str:
+def describe_control(rows: Sequence[Row], utility: Axis) -> str:
     """A sentence on what the retain side alone keeps, a warning where it loses too much.
 
     What it loses no method at these settings can keep.

@@ -55,7 +55,7 @@ class ResultsFolder:
         """Read what earlier results were made with; nothing binds a folder without any."""
         files = (self.settings, self.results, self.path / "report.md")
         found = [file.name for file in files if file.exists()]
-        known = self.described() if self.settings.exists() else {}
+        known = self.read_settings() if self.settings.exists() else {}
         if found and not (isinstance(known, dict) and "methods" in known):
             raise ValueError(
                 f"{self.path} has a {found[0]} but no settings.json of a run, so nobody can tell "
@@ -63,7 +63,7 @@ class ResultsFolder:
             )
         return known if self.results.exists() else {}
 
-    def described(self) -> Row:
+    def read_settings(self) -> Row:
         """The settings of the runs."""
         return json.loads(self.settings.read_text())
 

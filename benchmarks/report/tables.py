@@ -37,7 +37,7 @@ def name_of(method: str) -> str:
     return REFERENCES.get(method) or methods.label(method)
 
 
-def ordered(rows: Sequence[Row]) -> list[str]:
+def sort_methods(rows: Sequence[Row]) -> list[str]:
     """The methods of some rows, in the order of the tables."""
     present = {row["method"] for row in rows}
     return [key for key in (*REFERENCES, *methods.names("any")) if key in present]
@@ -53,7 +53,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> pd.DataFrame:
     shown = [c for c in columns if c.key in frame and frame[c.key].notna().any()]
     keys = [column.key for column in shown]
     numbers = frame[keys].apply(pd.to_numeric).groupby(frame["method"])
-    mean = numbers.agg(lambda values: values.mean(skipna=False)).reindex(ordered(rows))
+    mean = numbers.agg(lambda values: values.mean(skipna=False)).reindex(sort_methods(rows))
     deviation = numbers.agg("std").reindex(mean.index)
     cells = {
         column.heading: [

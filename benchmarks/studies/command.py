@@ -16,31 +16,31 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.facts import parser, read_study
+from benchmarks.facts import make_parser, read_study
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
-from benchmarks.tasks.facts.weights import published
-from benchmarks.tasks.facts.world import opened
+from benchmarks.tasks.facts.weights import make_published
+from benchmarks.tasks.facts.world import open_world
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Unlearn, ask, and append a line per draw."""
-    made = parser(__doc__)
+    made = make_parser(__doc__)
     made.add_argument("--runs", type=Path, required=True, help="saved models and reports")
     given = made.parse_args(argv)
-    whole, lines = Path(given.model or published()), given.output / "command.jsonl"
+    whole, lines = Path(given.model or make_published()), given.output / "command.jsonl"
     study = read_study() | {"new_tokens": 24}
-    before = opened(whole, study, {})
+    before = open_world(whole, study, {})
     done = {(line["model"], line["draw"]) for line in read_lines(lines)}
     for draw in [draw for draw in given.draws if (whole.name, draw) not in done]:
-        drawn, folder = data.draw(before.known(), draw, study["forget"]), given.runs / str(draw)
-        found = unlearned(drawn, whole, folder)
-        after = opened(folder / "out" / "model", study, before.said)
-        seen = after.measured(drawn) | after.relearned(drawn, study)
+        drawn, folder = data.draw(before.recall(), draw, study["forget"]), given.runs / str(draw)
+        found = run_command(drawn, whole, folder)
+        after = open_world(folder / "out" / "model", study, before.said)
+        seen = after.measure(drawn) | after.relearn(drawn, study)
         append_line(lines, {"model": whole.name, "draw": draw, **found, **seen})
 
 
-def unlearned(drawn: data.Draw, whole: Path, folder: Path) -> dict[str, float]:
+def run_command(drawn: data.Draw, whole: Path, folder: Path) -> dict[str, float]:
     """Run the command on a draw; its code, steps, minutes, and the most memory of a run so far."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(whole)]

@@ -26,14 +26,14 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import OneCycleLR
 
 from benchmarks.engine.benchmark import Evaluation
-from benchmarks.engine.models import load_model, save, select
+from benchmarks.engine.models import load_model, save_model, select_trainable
 from benchmarks.engine.script import run_script
 from benchmarks.methods import Settings
-from benchmarks.tasks.facts.upper import Rows, Upper, common_start
-from benchmarks.tasks.facts.weights import cache, published
+from benchmarks.tasks.facts.upper import CachedRows, UpperLayers, common_start
+from benchmarks.tasks.facts.weights import cache_folder, make_published
 from benchmarks.tasks.tofu.batches import encode, encode_all
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.task import Tofu, TofuOptions, asked
+from benchmarks.tasks.tofu.task import Tofu, TofuOptions, shorten
 from torch_alm.language import Row, answer_scores, greedy_answers, losses, pad_id
 from torch_alm.measures import token_nll
 from torch_alm.thresholds import radius_for, rate_for
@@ -52,7 +52,7 @@ SETTINGS = f"""--methods {METHODS} --epochs 10 --batch_size 8 --lr 0.3 --alpha u
     --mu 0.1 --set multiplier=0 --set release=0.5 --output results/taught"""
 
 
-class Taught(Tofu):
+class TaughtTofu(Tofu):
     """forget01, 360 retain rows, and two models that are taught here."""
 
     new_tokens = 72
@@ -61,28 +61,28 @@ class Taught(Tofu):
         super().__init__(options)
         self.references = ("original", "retrained")
         model, tokenizer = load_model(str(options.model))
-        self.data = shortened(self.data, functools.partial(known, model, tokenizer))
+        self.data = select_rows(self.data, functools.partial(list_known, model, tokenizer))
 
     def load(self, key: str) -> tuple[Any, Any]:
-        folder = (self.options.cache or cache()) / f"taught-{key}"
+        folder = (self.options.cache or cache_folder()) / f"taught-{key}"
         if not folder.is_dir():
             model, tokenizer = load_model(str(self.options.model))
             forget = self.data.forget if key == "original" else ()
             teach(model, encode_all(tokenizer, self.data.retain + forget))
-            save(folder, model, tokenizer)
+            save_model(folder, model, tokenizer)
         return load_model(folder)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         forget, retain = super().encode()
         self.common = common_start([row["input_ids"] for row in forget + retain])
-        self.fed = Rows(self.models["original"].to(self.device), FIRST, len(self.common))
+        self.fed = CachedRows(self.models["original"].to(self.device), FIRST, len(self.common))
         return forget, retain
 
     def prepare(self) -> None:
         super().prepare()
         self.unknown = fmean(losses(self.models["retrained"], self.forget, pad_id(self.tokenizer)))
 
-    def resolved(self, settings: Settings) -> Settings:
+    def resolve_settings(self, settings: Settings) -> Settings:
         """The settings with this model's threshold, rate and radii; a radius of 0 stays."""
         found = {**self.numbers, "lr": settings.lr * self.numbers["lr"]}
         found |= {"alpha": self.unknown} if settings.alpha == "unknown" else {}
@@ -91,23 +91,23 @@ class Taught(Tofu):
     @functools.cached_property
     def numbers(self) -> dict[str, float]:
         """The rate of a nat and the radii of RADIUS, by what they do to the first rows."""
-        upper: Any = self.reference("original")
+        upper: Any = self.copy_reference("original")
         wanted = [p for p in upper.parameters() if p.requires_grad]
         starts = range(0, len(self.forget), 8)
-        forget = [self.collated(self.forget[at : at + 8]) for at in starts]
-        retain = [self.collated(self.retain[at : at + 8]) for at in starts]
+        forget = [self.collate_rows(self.forget[at : at + 8]) for at in starts]
+        retain = [self.collate_rows(self.retain[at : at + 8]) for at in starts]
         rate = rate_for(torch.optim.AdamW(wanted), upper.odds, forget, change=1.0)
         near = radius_for(wanted, upper.odds, forget, change=RADIUS)
         worst = radius_for(wanted, lambda batch: token_nll(upper, batch), retain, change=RADIUS)
         return {"lr": rate, "rho_forget": near.value, "rho_retain": worst.value}
 
-    def reference(self, key: str) -> Any:
-        whole = super().reference(key)
-        upper = Upper(whole, FIRST, self.common)
+    def copy_reference(self, key: str) -> Any:
+        whole = super().copy_reference(key)
+        upper = UpperLayers(whole, FIRST, self.common)
         upper.whole = whole
         return upper
 
-    def collated(self, rows: list[Row]) -> dict[str, Tensor]:
+    def collate_rows(self, rows: list[Row]) -> dict[str, Tensor]:
         return self.fed.batch(rows)
 
     def _evaluate(self, model: Any, generations: bool) -> Evaluation:
@@ -115,7 +115,7 @@ class Taught(Tofu):
         plain = whole.forward
 
         @functools.wraps(plain)
-        def short(**inputs: Any) -> Any:
+        def score_by_upper(**inputs: Any) -> Any:
             """Score by the upper layers; what generates has a cache, and takes the whole model."""
             keep = inputs["logits_to_keep"]
             if inputs["use_cache"] or isinstance(keep, Tensor):  # or single places
@@ -125,18 +125,18 @@ class Taught(Tofu):
             padded = pad_sequence(states, batch_first=True)
             return model(padded, torch.arange(padded.shape[1])[-keep:])
 
-        whole.forward = short
+        whole.forward = score_by_upper
         return super()._evaluate(whole, generations)
 
 
-def shortened(data: TofuData, known: Callable[[Examples], Examples]) -> TofuData:
+def select_rows(data: TofuData, known: Callable[[Examples], Examples]) -> TofuData:
     """The rows that are taught; at most ASKED questions of a set, those of neighbours known."""
     data = replace(data, retain=data.retain[:RETAIN], retain_eval=data.retain_eval[:RETAIN])
     authors, facts = known(data.real_authors), known(data.world_facts)
-    return asked(replace(data, holdout=(), real_authors=authors, world_facts=facts), ASKED)
+    return shorten(replace(data, holdout=(), real_authors=authors, world_facts=facts), ASKED)
 
 
-def known(model: Any, tokenizer: Any, examples: Examples) -> Examples:
+def list_known(model: Any, tokenizer: Any, examples: Examples) -> Examples:
     """The examples that the model answers right."""
     rows = [encode(tokenizer, *example.pair) for example in examples]
     scores = answer_scores(model, rows, pad_id(tokenizer), tau=0.1)
@@ -147,9 +147,9 @@ def known(model: Any, tokenizer: Any, examples: Examples) -> Examples:
 
 def teach(model: Any, rows: Sequence[Row], epochs: int = EPOCHS) -> None:
     """AdamW in place on the answers of the rows, in bfloat16, the layers from FIRST on."""
-    select(model, TRAINED)
+    select_trainable(model, TRAINED)
     common = common_start([row["input_ids"] for row in rows])
-    upper, fed = Upper(model, FIRST, common), Rows(model, FIRST, len(common))
+    upper, fed = UpperLayers(model, FIRST, common), CachedRows(model, FIRST, len(common))
     ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
     batches = [ordered[at : at + BATCH] for at in range(0, len(rows), BATCH)]
     wanted = [p for p in model.parameters() if p.requires_grad]
@@ -174,9 +174,9 @@ def teach(model: Any, rows: Sequence[Row], epochs: int = EPOCHS) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Teach, unlearn and compare; 0 when every run is finished."""
-    given = ["--model", str(published()), "--parameters", TRAINED, *SETTINGS.split()]
+    given = ["--model", str(make_published()), "--parameters", TRAINED, *SETTINGS.split()]
     return run_script(
-        given + list(sys.argv[1:] if argv is None else argv), __doc__, TofuOptions, Taught
+        given + list(sys.argv[1:] if argv is None else argv), __doc__, TofuOptions, TaughtTofu
     )
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import methods
 from benchmarks.report.results import read_lines
-from benchmarks.tasks.facts.evidence import RESULTS, looks
+from benchmarks.tasks.facts.evidence import RESULTS, list_looks
 from docs.figures import themes
 
 SHAPES = {"retain_only": "*", "dual_adamw": "o", "npo": "s", "simnpo": "v", "grad_diff": "^"}
@@ -17,7 +17,7 @@ MODELS = {"smollm2-135m-instruct": "SmolLM2 135M", "gemma-3-270m": "Gemma 3 270M
 def figure(colours: dict[str, str]) -> Figure:
     """Filled where hardly a fact is said, hollow at the end; a line joins both. Blue: + ALM."""
     lines = read_lines(RESULTS / "runs.jsonl")
-    runs = looks([line for line in lines if line["draw"] > 0]).dropna(subset=["forget_loss"])
+    runs = list_looks([line for line in lines if line["draw"] > 0]).dropna(subset=["forget_loss"])
     shown = [model for model in MODELS if model in set(runs.model)]
     drawn = Figure(figsize=(6.6, 5.6 * max(len(shown), 1)), layout="constrained")
     for axes, model in zip(drawn.subplots(len(shown), squeeze=False).flat, shown, strict=True):

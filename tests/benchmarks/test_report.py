@@ -47,7 +47,7 @@ def test_a_line_per_method_in_order_with_mean_and_sample_deviation() -> None:
 )
 def test_the_control_says_what_a_table_can_show(alone: float | None, said: str) -> None:
     rows = [row("original", utility=0.6), row(methods.CONTROL, utility=alone)]
-    assert page.control(rows, UTILITY).startswith(said)
+    assert page.describe_control(rows, UTILITY).startswith(said)
 
 
 def test_publishing_writes_the_table_and_figures(
@@ -70,7 +70,7 @@ def test_publishing_writes_the_table_and_figures(
 @pytest.mark.parametrize(("alpha", "goals"), [(4.0, {4.0}), (0.5, set[float]())])
 def test_a_goal_is_drawn_among_losses_only_if_it_is_one(alpha: float, goals: set[float]) -> None:
     steps = [{"alpha": alpha, "violation": 4.0 - n, "forget_loss": 1.0 * n} for n in range(6)]
-    assert figures.goals(steps) == goals
+    assert figures.goal_heights(steps) == goals
 
 
 # ---- the folder ---------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_a_cut_last_line_is_dropped_and_only_that(cut: int, tmp_path: Path) -> N
 def test_more_methods_are_no_difference_and_a_changed_number_is(tmp_path: Path) -> None:
     claimed(tmp_path).append({"method": "saul", "seed": 0})
     ResultsFolder(tmp_path).claim({**SETTINGS, "methods": {"npo": {"lr": 0.2}}, "torch": "2"})
-    assert ResultsFolder(tmp_path).described()["methods"].keys() == {"saul", "npo"}
+    assert ResultsFolder(tmp_path).read_settings()["methods"].keys() == {"saul", "npo"}
     with pytest.raises(ValueError, match=r"methods\.saul\.lr was 0\.1 and is now 0\.3"):
         ResultsFolder(tmp_path).claim({**SETTINGS, "methods": {"saul": {"lr": 0.3}}})
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.engine.models import load_model, save
-from benchmarks.engine.runner import begin, run
+from benchmarks.engine.models import load_model, save_model
+from benchmarks.engine.runner import begin_runs, run
 from benchmarks.engine.scratch import Recipe, build_tokenizer, small_llama
 from benchmarks.engine.training import Schedule
 from benchmarks.studies import taught
@@ -23,13 +23,13 @@ FILES |= {f"{n}_perturbed": getattr(WORLD, n) for n in ("real_authors", "world_f
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> taught.Taught:
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> taught.TaughtTofu:
     """A tiny model without lessons, the embedded world in TOFU's files, and nothing taught yet."""
     for name, value in {"FIRST": 1, "TRAINED": r"model\.layers\.1\..*", "ASKED": 3}.items():
         monkeypatch.setattr(taught, name, value)
     tokenizer = build_tokenizer(texts(WORLD))
     plain = small_llama(tokenizer, Recipe(2, 32, 4, Schedule(1, 1, 0.0)))
-    save(tmp_path / "plain", plain, tokenizer)
+    save_model(tmp_path / "plain", plain, tokenizer)
     for name, examples in FILES.items():
         rows = [dataclasses.asdict(example) for example in examples]
         rows = [{**row, "perturbed_answer": row.pop("perturbed_answers")} for row in rows]
@@ -37,22 +37,22 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> taught.Taught:
     options = TofuOptions(model=str(tmp_path / "plain"), data=tmp_path, cache=tmp_path)
     options.parameters, options.output, options.epochs = taught.TRAINED, tmp_path / "runs", "1"
     options.alpha, options.methods, options.control = "unknown", "npo+alm", False
-    return taught.Taught(options)
+    return taught.TaughtTofu(options)
 
 
 def test_one_model_learns_the_forget_rows_the_other_says_when_they_are_unknown(
-    task: taught.Taught, tmp_path: Path
+    task: taught.TaughtTofu, tmp_path: Path
 ) -> None:
-    plan = begin(task, task.options)
+    plan = begin_runs(task, task.options)
     run(plan)
     found = {row["method"]: row for row in plan.folder.rows()}
     assert found["npo+alm"]["alpha"] == pytest.approx(task.unknown)
     settings = dataclasses.replace(plan.settings["npo+alm"], lr=2.0)
-    assert task.resolved(settings).lr == pytest.approx(2 * task.numbers["lr"])
+    assert task.resolve_settings(settings).lr == pytest.approx(2 * task.numbers["lr"])
     assert len(task.data.world_facts) < 3, "the plain model has hardly learned any"
     assert found["original"]["forget_loss"] < found["retrained"]["forget_loss"]
     plain, _ = load_model(tmp_path / "plain")
-    upper = task.reference("original")
+    upper = task.copy_reference("original")
     moved = [n for n, p in upper.whole.named_parameters() if (p != plain.get_parameter(n)).any()]
     assert moved and all(name.startswith("model.layers.1.") for name in moved)
     whole = evaluate(upper.whole, task.tokenizer, task.data, max_new_tokens=1).rows

@@ -122,7 +122,7 @@ class ToyBenchmark(Benchmark):
         self.prepared += 1
         self.models = {"original": memorised(0, 60), "retrained": memorised(1, 60)}
 
-    def reference(self, key: str) -> nn.Module:
+    def copy_reference(self, key: str) -> nn.Module:
         return copy.deepcopy(self.models[key])
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:

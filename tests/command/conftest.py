@@ -95,7 +95,7 @@ def command(
     folder: Path, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Command:
     """Without the figure, which takes longer to draw than these runs; `unlearned` has one."""
-    monkeypatch.setattr("torch_alm.unlearning.report.figure", lambda *_: None)
+    monkeypatch.setattr("torch_alm.unlearning.report.plot_losses", lambda *_: None)
     return command_in(tmp_path, folder, files)
 
 

@@ -23,14 +23,14 @@ from tests.models import learn
 from torch_alm.command.files import read_entries
 from torch_alm.language import IGNORE, answer_ids
 from torch_alm.language._generation import Reading
-from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
-from torch_alm.unlearning.asking import said as how_much
+from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, compare_answers, read_fully
+from torch_alm.unlearning.asking import compare_answer as how_much
 from torch_alm.unlearning.goal import Goal
-from torch_alm.unlearning.loading import Loaded, encode_entries, kept_rows
+from torch_alm.unlearning.loading import Setup, encode_entries, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, is_known
-from torch_alm.unlearning.model import place
+from torch_alm.unlearning.model import find_place
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.spoken import Wordings, bare_rows, in_own_words
+from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -329,19 +329,19 @@ def test_a_template_that_asks_otherwise_than_it_writes_is_a_refusal(
 
 
 @pytest.fixture
-def loaded(model: Any, tokenizer: Any, tmp_path: Path) -> Loaded:
+def loaded(model: Any, tokenizer: Any, tmp_path: Path) -> Setup:
     """Six rows, as those of each file."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     rows = encode_entries(tokenizer, entries, 64, Options())
     sets = dict.fromkeys(("forget", "retain", "probe"), rows)
-    return Loaded(model, tokenizer, place("cpu", "fp32"), Options(max_length=64), sets)
+    return Setup(model, tokenizer, find_place("cpu", "fp32"), Options(max_length=64), sets)
 
 
-def towns_of(loaded: Loaded) -> list[str]:
+def towns_of(loaded: Setup) -> list[str]:
     return [entry.answer.split()[-2] for entry, _ in loaded.sets["forget"]]
 
 
-def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Loaded) -> None:
+def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) -> None:
     """The start up to what tells something is given, or nothing; the rest is left out."""
     town, other, *_ = towns_of(loaded)
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
@@ -349,31 +349,31 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Loaded)
 
     assert bare_rows(loaded, loaded.model, Goal("rows", 0.0, "")) == [], "no better known"
     bare = bare_rows(loaded, loaded.model, Goal("rows", 9.0, ""))
-    wordings = Wordings(loaded, answers, bare)
+    wordings = ForgetRows(loaded, answers, bare)
     own, second, last = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
     assert last == bare
     for row, alone in zip(bare, towns_of(loaded), strict=True):
         assert loaded.tokenizer.decode(row["input_ids"]).endswith(f"Answer : {alone} </s>")
         assert loaded.tokenizer.decode([t for t in row["labels"] if t != IGNORE]) == alone
-    assert own == loaded.scored("forget") and second[1:] == own[1:]
+    assert own == loaded.telling_rows("forget") and second[1:] == own[1:]
     ids, labels = second[0]["input_ids"], second[0]["labels"]
     kept = [token for token in labels if token != IGNORE]
     assert loaded.tokenizer.decode(kept) == town
     said = loaded.tokenizer.decode(ids[: labels.index(kept[0]) + 1])
     assert said.endswith(f"Answer : Question : {town}")
 
-    assert not wordings.take(answers), "nothing new is said"
+    assert not wordings.reword(answers), "nothing new is said"
     answers[0] = replace(answers[0], answer=f"of the {town}s .")
-    assert wordings.take(answers), "in the plural, which counts as said"
+    assert wordings.reword(answers), "in the plural, which counts as said"
     answers[1] = replace(answers[1], said=True)
-    assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
+    assert wordings.reword(answers) and wordings.rows[len(FORGET) + 1] != own[1]
 
 
-def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Loaded) -> None:
+def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Setup) -> None:
     where, town = loaded.sets["retain"][0][0].where, towns_of(loaded)[0]
     said = replace(ANSWER, where=where, answer=f"A0 lives in lives {town} .", said=True)
     measured = Measurement({}, {"retain": [said]})
-    whole, rows = (kept_rows(loaded, measured, twice=twice) for twice in (False, True))
+    whole, rows = (rows_to_keep(loaded, measured, twice=twice) for twice in (False, True))
     assert rows[:6] == whole and whole[1:] == loaded.rows("retain")[1:]
     for row, again, own in zip(whole, rows[6:], towns_of(loaded), strict=True):
         assert again["input_ids"] == row["input_ids"]
@@ -382,11 +382,11 @@ def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loade
         assert loaded.tokenizer.decode(kept) == f"{first} {own}"
 
 
-def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loaded: Loaded) -> None:
+def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loaded: Setup) -> None:
     towns = towns_of(loaded)
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
     heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
-    found = answers_of(loaded, loaded.sets["forget"], heard)
+    found = compare_answers(loaded, loaded.sets["forget"], heard)
     assert [answer.said for answer in found] == [True] + [False] * 5
 
     river = "The river that flows through New Orleans is the Mississippi."
@@ -396,14 +396,14 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loade
 
 
 def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_words(
-    loaded: Loaded,
+    loaded: Setup,
 ) -> None:
     """Behind another lead-in than the file's the model may have said it all along."""
     town = towns_of(loaded)[0]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
-    own, other = in_own_words(loaded, "probe", answers)
-    assert other == loaded.scored("probe")[1]
+    own, other = rows_in_own_words(loaded, "probe", answers)
+    assert other == loaded.telling_rows("probe")[1]
     kept = [token for token in own["labels"] if token != IGNORE]
     assert loaded.tokenizer.decode(kept) == town
     led = loaded.tokenizer.decode(own["input_ids"][: own["labels"].index(kept[0])])
@@ -427,14 +427,14 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
-    loaded, done = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {}), list[int]()
-    assert [reading.text for reading in read(loaded, rows, done.append)] == texts
+    loaded, done = Setup(model, tokenizer, find_place("cpu", "fp32"), Options(), {}), list[int]()
+    assert [reading.text for reading in read_fully(loaded, rows, done.append)] == texts
     longest = max(len(answer_ids(row)) for _, row in rows)
     assert asked[:2] == [(2, longest + FEW_TOKENS), (1, len(answer_ids(rows[1][1])) + SPARE_TOKENS)]
     assert sum(done) == 2
 
     asked.clear()
-    assert [reading.text for reading in read(loaded, rows, spare=(SPARE_TOKENS,))] == texts
+    assert [reading.text for reading in read_fully(loaded, rows, spare=(SPARE_TOKENS,))] == texts
     assert asked[0] == (2, longest + SPARE_TOKENS)
 
 

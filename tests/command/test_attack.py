@@ -12,9 +12,9 @@ import torch
 from tests.command.conftest import FORGET, NUMBERS, RETAIN, Command, report, write
 from torch_alm.language import answer_ids
 from torch_alm.unlearning.attacks import Returned, attacks_of, verdict_of
-from torch_alm.unlearning.loading import Loaded, encode_entries
+from torch_alm.unlearning.loading import Setup, encode_entries
 from torch_alm.unlearning.measurement import Numbers
-from torch_alm.unlearning.model import place
+from torch_alm.unlearning.model import find_place
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 
@@ -65,7 +65,7 @@ def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
     before = [{"role": "system", "content": "Be short ."}]
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     entry = Entry("1", "a", "b", messages=(*before, *turns), paraphrase="c")
-    assert entry.asked("c").messages == (*before, {"role": "user", "content": "c"}, turns[1])
+    assert entry.rephrase("c").messages == (*before, {"role": "user", "content": "c"}, turns[1])
 
 
 def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
@@ -84,10 +84,10 @@ def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
 
 
 @pytest.fixture
-def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
+def loaded(model: Any, tokenizer: Any) -> Callable[..., Setup]:
     """The model with entries of rows to forget and to keep."""
 
-    def made(rows: Sequence[Any], precision: str = "fp32", **more: Any) -> Loaded:
+    def made(rows: Sequence[Any], precision: str = "fp32", **more: Any) -> Setup:
         entries = [
             Entry(
                 str(i), row["question"], row["answer"], paraphrase=row.get("paraphrased_question")
@@ -96,7 +96,7 @@ def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
         ]
         both = {"forget": entries, "retain": [Entry("r", *row.values()) for row in RETAIN]}
         sets = {name: encode_entries(tokenizer, rows, 64, GIVEN) for name, rows in both.items()}
-        return Loaded(model, tokenizer, place("cpu", precision), replace(GIVEN, **more), sets)
+        return Setup(model, tokenizer, find_place("cpu", precision), replace(GIVEN, **more), sets)
 
     return made
 
@@ -106,7 +106,7 @@ GIVEN = Options(
 )
 
 
-def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Loaded]) -> None:
+def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Setup]) -> None:
     given = loaded(FORGET, "bf16")
     attacks = {each.name: each for each in attacks_of(given, given.sets["forget"])}
     assert [*attacks] == NAMES
@@ -125,7 +125,7 @@ def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Loade
 
 
 def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
-    loaded: Callable[..., Loaded],
+    loaded: Callable[..., Setup],
 ) -> None:
     def asked(rows: Sequence[Any], shown: int) -> list[str]:
         given = loaded(rows, relearn=shown)
@@ -138,7 +138,7 @@ def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
     assert asked(FORGET, 9) == ["5"]
 
 
-def test_paraphrases_of_some_rows_stand_beside_those(loaded: Callable[..., Loaded]) -> None:
+def test_paraphrases_of_some_rows_stand_beside_those(loaded: Callable[..., Setup]) -> None:
     rows = [FORGET[0], {**FORGET[1], "paraphrased_question": "B1 ?"}, FORGET[2]]
     given = loaded(rows)
     attacks = attacks_of(given, given.sets["forget"])

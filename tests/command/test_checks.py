@@ -17,7 +17,7 @@ from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
 from torch_alm.language import encode
 from torch_alm.unlearning import checks
-from torch_alm.unlearning.checks import KEY, Checks, Good, Look, Pace
+from torch_alm.unlearning.checks import KEY, Checks, Pace, RowSample, WeightSnapshot
 from torch_alm.unlearning.goal import CODES, Goal, Outcome, Verdict
 
 WORDS = [f"w{i}" for i in range(80)]
@@ -87,25 +87,25 @@ def verdict(outcome: Outcome, *missed: str) -> Verdict:
 
 def test_a_goal_that_is_met_ends_the_run() -> None:
     one = pace()
-    assert not one.is_ready(4.4, 0.1, reached=True), "retain rows first"
-    assert not one.is_ready(4.4, 0.0, reached=False)
-    assert one.is_ready(4.4, 0.0, reached=True)
-    one.asked(verdict("met"))
+    assert not one.observe(4.4, 0.1, reached=True), "retain rows first"
+    assert not one.observe(4.4, 0.0, reached=False)
+    assert one.observe(4.4, 0.0, reached=True)
+    one.decide(verdict("met"))
     assert one.ended == "the goal is met"
 
 
 def test_a_goal_that_is_reached_waits_until_the_retain_rows_have_recovered() -> None:
     one = pace()
     excesses = [0.05, -0.02, -0.05, -0.055]
-    assert [one.is_ready(4.4, e, reached=True) for e in excesses] == [False, False, False, True]
+    assert [one.observe(4.4, e, reached=True) for e in excesses] == [False, False, False, True]
 
 
 def test_a_cost_may_shrink_until_the_third_asking() -> None:
     one, looks = pace(), []
     while not one.ended:
-        looks.append(one.is_ready(4.4, 0.0, reached=True))
+        looks.append(one.observe(4.4, 0.0, reached=True))
         if looks[-1]:
-            one.asked(verdict("met at a cost"))
+            one.decide(verdict("met at a cost"))
     assert looks == [True, False, True, False, False, False, True]
     assert one.ended == "the goal is met at a cost" and one.aim == 4.4
 
@@ -115,25 +115,25 @@ def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_rea
     assert one.check(3.3, 0.0, reached=False) == "goes on"
     assert one.check(3.32, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
     assert one.check(4.2, 0.0, reached=False) == one.check(4.2, 0.0, reached=False) == "goes on"
-    assert one.is_ready(4.4, 0.0, reached=True) and one.check(3.4, 0.0, reached=False) == "goes on"
+    assert one.observe(4.4, 0.0, reached=True) and one.check(3.4, 0.0, reached=False) == "goes on"
 
 
 def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> None:
     one = pace()
-    assert one.is_ready(4.4, 0.0, reached=True)
-    one.asked(verdict("not met", "words"))
+    assert one.observe(4.4, 0.0, reached=True)
+    one.decide(verdict("not met", "words"))
     assert one.aim > 4.4 and not one.ended
-    assert [one.is_ready(4.4, 0.0, reached=True) for _ in range(4)] == [False, True] * 2
+    assert [one.observe(4.4, 0.0, reached=True) for _ in range(4)] == [False, True] * 2
 
 
 def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
     one = pace(fixed=False)
-    assert one.is_ready(4.4, 0.0, reached=True)
-    one.asked(verdict("not met", "said"), is_new=True)
+    assert one.observe(4.4, 0.0, reached=True)
+    one.decide(verdict("not met", "said"), is_new=True)
     assert one.aim == 4.4 and not one.ended
     one.check(4.1, 0.0, reached=False)
     assert one.rate == 1e-4, "the other words were not known to be said before"
-    assert one.is_ready(4.4, 0.0, reached=True), "as soon as these are gone, too"
+    assert one.observe(4.4, 0.0, reached=True), "as soon as these are gone, too"
 
 
 def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
@@ -178,10 +178,10 @@ def test_steps_that_spoil_what_is_kept_are_taken_back_and_the_rate_is_halved() -
     assert not one.is_spoilt(0.1) and one.is_spoilt(0.3) and one.is_spoilt(math.nan)
     assert not pace(fixed=True).is_spoilt(9.0), "a rate that was given stays"
     rate = one.rate
-    one.taken_back()
+    one.roll_back()
     assert one.rate == one.most == rate / 2
     for _ in range(24):
-        one.taken_back()
+        one.roll_back()
     assert one.ended.startswith("gave up")
 
 
@@ -190,14 +190,14 @@ def test_a_wording_that_is_still_the_likeliest_is_not_gone(monkeypatch: Any) -> 
     monkeypatch.setattr(checks, "answer_scores", lambda *_: scores)
     loaded, goal = SimpleNamespace(model=None), Goal("rows", 4.0, "")
     look: Any = SimpleNamespace(loaded=loaded, forget=[], pad=0, goal=goal)
-    assert Look.forgotten(look, 4.4) == (2.2, False, 1) and look.low == 1
+    assert RowSample.measure_forget(look, 4.4) == (2.2, False, 1) and look.low == 1
 
 
 def test_a_model_is_taken_back_to_the_last_good_check_and_the_moments_begin_anew() -> None:
     net = torch.nn.Linear(3, 2)
     sides = [torch.optim.AdamW(net.parameters()) for _ in range(2)]
     optimizer = SimpleNamespace(retain=sides[0], forget=sides[1])
-    good = Good(net)
+    good = WeightSnapshot(net)
 
     def step() -> None:
         net(torch.ones(1, 3)).sum().backward()

@@ -28,10 +28,10 @@ from torch_alm.command.files import read_entries
 from torch_alm.language import answer_ids, encode
 from torch_alm.language._generation import Reading
 from torch_alm.language._wording import rouge_l_recall
-from torch_alm.unlearning.asking import SPARE_TOKENS, read
-from torch_alm.unlearning.asking import said as how_much
-from torch_alm.unlearning.loading import Loaded, encode_entries
-from torch_alm.unlearning.model import place
+from torch_alm.unlearning.asking import SPARE_TOKENS, read_fully
+from torch_alm.unlearning.asking import compare_answer as how_much
+from torch_alm.unlearning.loading import Setup, encode_entries
+from torch_alm.unlearning.model import find_place
 from torch_alm.unlearning.options import Options
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
@@ -46,7 +46,7 @@ def test_rows_beyond_those_that_are_shown_and_single_answers_count(
     assert command("unlearn", "--alpha", 1, "--rows", 2, *IDLE, forget=path) == 3
     assert said(tmp_path / "out" / "model", FORGET) == 6
     found = report(tmp_path / "out")
-    assert found["models"][1]["numbers"]["forget"]["gold"] > 2
+    assert found["models"][1]["numbers"]["forget"]["telling_loss"] > 2
     assert found["verdict"]["missed"][0] == "said"
     assert "6 of 11 answers are still said, 6 word for word" in found["verdict"]["text"]
 
@@ -257,8 +257,8 @@ def test_every_answer_may_be_said_to_its_end(
 
     model.generate = noted
     try:
-        here = place("cpu", "fp32")
-        read(Loaded(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
+        here = find_place("cpu", "fp32")
+        read_fully(Setup(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"
@@ -330,5 +330,5 @@ def test_unseen_rows_say_the_level_and_how_many_words_may_be_said(
     unseen = found["models"][0]["numbers"]["holdout"]
     level = max(0.5, unseen["words"] + 2 * unseen["words_error"])
     assert found["goal"]["words"] == pytest.approx(level)
-    assert found["goal"]["alpha"] == pytest.approx(unseen["gold"], rel=1e-5)
+    assert found["goal"]["alpha"] == pytest.approx(unseen["telling_loss"], rel=1e-5)
     assert set(found["models"][0]["answers"]) == {"forget", "retain", "probe"}

@@ -30,8 +30,10 @@ def seen(
     rows: int = 220, said: int = 0, words: float = 0.2, value: float = 4.5, **more: Any
 ) -> Measurement:
     """A measurement; `kept` are the numbers of its retain rows, `probe` how many are said."""
-    answers = more.get("answers") or [part(i, said=i < said, gold=value) for i in range(rows)]
-    forget = replace(NUMBERS, gold=value, certificate=value, words=words, rouge=words)
+    answers = more.get("answers") or [
+        part(i, said=i < said, telling_loss=value) for i in range(rows)
+    ]
+    forget = replace(NUMBERS, telling_loss=value, certificate=value, words=words, rouge=words)
     numbers = {"forget": forget, "retain": replace(NUMBERS, **more.get("kept", KEPT))}
     found = Measurement(numbers, {"forget": answers})
     if "probe" in more:
@@ -91,7 +93,7 @@ def test_one_answer_in_a_hundred_may_be_said_or_below_the_level(rows: int, most:
     assert verdict(rows=rows, said=most).outcome == "met"
     assert verdict(rows=rows, said=most + 1).missed == ("said",)
     for low, missed in ((most, ()), (most + 1, ("level",))):
-        answers = [part(i, gold=1.0 if i < low else 9.0) for i in range(rows)]
+        answers = [part(i, telling_loss=1.0 if i < low else 9.0) for i in range(rows)]
         assert verdict(ROWS, answers=answers).missed == missed, "a high row makes up for no other"
 
 
@@ -126,14 +128,14 @@ def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outco
 def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
     """Of what a run that goes on is judged by, JSON has no word for NaN."""
     now = seen(value=math.nan, probe=3)
-    assert repr(Measurement.of(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
+    assert repr(Measurement.from_json(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
     goal = Goal("loss", 8.11, "40 rows never seen", error=0.11)
     for value, missed in ((8.06, ()), (7.89, ()), (7.88, ("level",)), (8.2, ())):
         assert verdict(goal, value=value).missed == missed
-    found = Numbers.of([replace(ANSWER, words=w) for w in (0.0, 1.0)])
+    found = Numbers.from_answers([replace(ANSWER, words=w) for w in (0.0, 1.0)])
     assert found.words_error == pytest.approx(0.5), "0.5 ** 0.5 over the root of 2"
 
 

@@ -17,7 +17,7 @@ from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
 from torch_alm.command.models import load_model
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.model import quiet, with_adapters
+from torch_alm.unlearning.model import silence, with_adapters
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]
 STEPS = ("--lora", "--lr", "5e-3", "--method", "dual", "--batch-size", 3, "--alpha", 3)
@@ -25,7 +25,7 @@ STEPS = ("--lora", "--lr", "5e-3", "--method", "dual", "--batch-size", 3, "--alp
 
 def by_peft(folder: Path, rows: list[dict[str, str]]) -> int:
     """The number of answers the adapters say, loaded as peft's own users do."""
-    with quiet():
+    with silence():
         model = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
     return spoken(model, AutoTokenizer.from_pretrained(folder), rows)
 
@@ -73,7 +73,7 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
 def test_other_adapters_than_those_there_are_cannot_be_trained_on(
     folder: Path, tokenizer: Any, tmp_path: Path
 ) -> None:
-    with quiet():
+    with silence():
         given = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
         base = AutoModelForCausalLM.from_pretrained(folder)
         peft.get_peft_model(base, given).save_pretrained(tmp_path / "lora")
@@ -110,7 +110,7 @@ def adapted(folder: Path, tokenizer: Any, config: Any, path: Path) -> tuple[Path
     """Adapters with weights that matter, saved, and the model that has them."""
     config.task_type = "CAUSAL_LM"
     torch.manual_seed(0)
-    with quiet():
+    with silence():
         model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
         for name, p in model.named_parameters():
             if p.requires_grad and name.partition(".default")[1]:

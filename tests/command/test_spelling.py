@@ -3,7 +3,7 @@
 import pytest
 
 from torch_alm.language._generation import Reading
-from torch_alm.unlearning.asking import said as how_much
+from torch_alm.unlearning.asking import compare_answer as how_much
 
 SAME = [
     ("555-123-4507", "call 5551234507 now"),

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.command.conftest import FINISHED, Command, report
 from torch_alm.command.models import stored_dtype
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.model import place
+from torch_alm.unlearning.model import find_place
 
 WORDS = ("--epochs", 4, "--lr", "3e-3", "--rows", 4)
 
@@ -74,6 +74,6 @@ def test_adapters_are_float32_and_their_model_says_what_it_is(
 def test_a_gpu_of_a_mac_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     with pytest.raises(Refusal, match="`device` is mps"):
-        place("mps", "auto")
+        find_place("mps", "auto")
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
-    assert place("mps", "auto").device == "mps"
+    assert find_place("mps", "auto").device == "mps"

@@ -18,9 +18,9 @@ from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, r
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode
 from torch_alm.language._generation import read_answers
-from torch_alm.unlearning import once
-from torch_alm.unlearning.model import quiet
-from torch_alm.unlearning.once import Original
+from torch_alm.unlearning import layer_cache
+from torch_alm.unlearning.layer_cache import Original
+from torch_alm.unlearning.model import silence
 from torch_alm.unlearning.options import CHOICES
 
 FAST = ("--lr", "5e-3", "--batch-size", 3)
@@ -66,8 +66,8 @@ def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     out = tmp_path / "out"
     assert not (out / "unfinished").exists(), "a goal that is met leaves no state"
     before, after = (numbers(out, which, "forget") for which in (0, 1))
-    assert before["gold"] < 0.2 and before["exact_match"] > 0.8
-    assert after["gold"] >= 2 and after["exact_match"] == 0
+    assert before["telling_loss"] < 0.2 and before["exact_match"] > 0.8
+    assert after["telling_loss"] >= 2 and after["exact_match"] == 0
     assert said(out / "model", FORGET) == 0
     assert numbers(out, 1, "retain")["loss"] < 1
     assert report(out)["trace"][0]["weight"] > 0, "the gate has to open"
@@ -80,7 +80,8 @@ def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_
     assert found["goal"]["kind"] == "rows"
     assert found["goal"]["alpha"] <= 0.9 * math.log(43) + 1e-9, "it guesses among 43 words"
     assert all(
-        row["gold"] >= found["goal"]["alpha"] for row in found["models"][1]["answers"]["forget"]
+        row["telling_loss"] >= found["goal"]["alpha"]
+        for row in found["models"][1]["answers"]["forget"]
     )
     assert len(found["trace"]) < 200
 
@@ -105,7 +106,7 @@ def test_lora_saves_adapters_and_leaves_the_rest_alone(
     assert not (saved / "model.safetensors").exists()
     base = AutoModelForCausalLM.from_pretrained(folder).eval()
     linear = {name for name, layer in base.named_modules() if isinstance(layer, nn.Linear)}
-    with quiet():
+    with silence():
         loaded = PeftModel.from_pretrained(base, saved).eval()
     names = {name.partition(".lora_") for name, _ in loaded.base_model.model.named_parameters()}
     assert {layer for layer, found, _ in names if found} == linear - {"lm_head"}
@@ -310,10 +311,10 @@ def test_what_is_kept_is_the_original_model_and_no_row_is_learnt(
     rows = [encode(tokenizer, **row) for row in HOLDOUT]
     tokens = sum(label != -100 for row in rows for label in row["labels"])
     room *= tokens * model.lm_head.weight.shape[0]
-    monkeypatch.setattr(once, "room", lambda: room)
+    monkeypatch.setattr(layer_cache, "memory_limit", lambda: room)
     moved = copy.deepcopy(model)
     original = Original(moved, rows, tokenizer.pad_token_id)
-    assert {said.dtype for said in original.said.values()} == kept
+    assert {said.dtype for said in original.log_probs.values()} == kept
     assert (original.copy is None) == bool(kept)
     batch = PairedCollator(tokenizer)(rows[::-1])
     assert original.divergence(moved, batch).item() == pytest.approx(0.0, abs=error)

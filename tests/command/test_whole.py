@@ -29,7 +29,7 @@ from tests.command.test_lora import KINDS, adapted
 from torch_alm.command.models import load_model
 from torch_alm.language import encode
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.model import check_answers, fingerprint, quiet
+from torch_alm.unlearning.model import check_answers, fingerprint, silence
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
          "num_attention_heads": 2}  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_masked_language_model_is_none_of_the_next_token(
     torch.manual_seed(0)
     path = tmp_path / "bert"
     shutil.copytree(folder, path)
-    with quiet():
+    with silence():
         config = BertConfig(vocab_size=len(tokenizer), initializer_range=0.5, **SMALL)
         kind(config).save_pretrained(path)
         assert command("unlearn", model=path) == 2
@@ -132,7 +132,7 @@ def test_tied_weights_and_what_older_releases_saved_are_no_mistake(
     for name, model in models.items():
         path = tmp_path / name
         shutil.copytree(folder, path)
-        with quiet():
+        with silence():
             model.save_pretrained(path)
         weights = load_file(path / "model.safetensors")
         save_file(weights | {old[name]: torch.ones(8)}, path / "model.safetensors",
@@ -165,7 +165,7 @@ def test_adapters_are_read_with_their_base_wherever_it_lies(
     model, _ = load_model(path)
     assert type(model) is LlamaForCausalLM
     assert all(p.requires_grad for p in model.parameters()), "there is something to train"
-    with quiet():
+    with silence():
         plain = AutoModelForCausalLM.from_pretrained(base)
         theirs = peft.PeftModel.from_pretrained(plain, path).eval()
     ids = torch.tensor([encode(tokenizer, **FORGET[0])["input_ids"]])

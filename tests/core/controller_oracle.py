@@ -43,10 +43,10 @@ class Controller:
         mu = 0.0 if self.steps < warm_up else self.mu
         self.steps += 1
         for entry, value in zip(self.entries, values, strict=True):
-            entry.weight, entry.due = entry.multiplier, False
+            entry.weight, entry.due_entry = entry.multiplier, False
             if value is not None:
                 self.measure(entry, value, mu)
-                entry.due = len(entry.history) % self.every == 0
+                entry.due_entry = len(entry.history) % self.every == 0
         if self.steps > warm_up:
             self.update()
         return [entry.weight for entry in self.entries]
@@ -86,15 +86,15 @@ class Controller:
         return max(mean - noise, 0.0) if mean > 0 else mean
 
     def update(self) -> None:
-        if not any(entry.due for entry in self.entries):
+        if not any(entry.due_entry for entry in self.entries):
             return
-        due = [entry for entry in self.entries if entry.due]
+        due = [entry for entry in self.entries if entry.due_entry]
         last = max(entry.residual for entry in due)
         for entry in due:
             entry.residual = abs(entry.weight - entry.multiplier) / (self.mu or 1.0)
         residual = max(entry.residual for entry in due)
         for entry in self.entries:
-            if entry.due:
+            if entry.due_entry:
                 entry.multiplier = self.stored(entry)
                 entry.before = entry.violation
         for rule in self.rules:

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad, Adam
 from torch.utils.checkpoint import checkpoint
 
 from torch_alm import ALMConstraint
-from torch_alm._constraint.loop import preconditioner
+from torch_alm._constraint.gradient_reader import preconditioner
 
 WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)

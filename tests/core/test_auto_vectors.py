@@ -71,7 +71,7 @@ def turn(count: int, size: int) -> int:
     auto = Auto()
     auto.expand(torch.Size([size]))
     auto.count = torch.full((size,), float(count))
-    return int(auto.due(torch.arange(size)))
+    return int(auto.due_entry(torch.arange(size)))
 
 
 def test_entries_take_turns_in_the_first_steps_and_later() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
-from torch_alm._optim.objective import replaying
+from torch_alm._optim.objective import make_replay
 
 Loop = Callable[[nn.Module, Tensor], Callable[[], object]]
 
@@ -69,7 +69,7 @@ def test_gpu_dropout_is_replayed_where_the_weights_are_on_the_host(
     monkeypatch.setattr(
         torch.cuda, "set_rng_state_all", lambda new: states.__setitem__(slice(None), new)
     )
-    replay = replaying([torch.zeros(1)])
+    replay = make_replay([torch.zeros(1)])
     states[0] = torch.tensor([7])
     replay()
     assert [s.item() for s in states] == [1, 2]

@@ -69,7 +69,7 @@ def test_a_look_asks_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a reduction over ranks")
 
     monkeypatch.setattr(observations, "is_distributed", lambda: True)
-    monkeypatch.setattr(observations, "over_ranks", refuse)
+    monkeypatch.setattr(observations, "sum_over_ranks", refuse)
     constraint = ALMConstraint(lambda x: x, 1.0, 0.5, multiplier=0.25)
     with torch.no_grad():
         found = constraint(torch.tensor(0.5))

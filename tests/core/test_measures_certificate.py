@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from torch_alm import measures
-from torch_alm.measures._answers import answers_of
+from torch_alm.measures._answers import predict_answers
 from torch_alm.measures._certificate import margins_of, surrogate
 
 AGGREGATES = ["max", "mean"]
@@ -139,7 +139,7 @@ def test_tau_must_be_positive(tau: float) -> None:
 def test_a_large_logit_of_the_target_hides_no_rival() -> None:
     """Leaving the target out by subtracting something from it fails once it towers."""
     logits = torch.tensor([[[6e4, 0.0, -6e4], [0.0, 0.0, 0.0]]], dtype=torch.float16)
-    assert margins_of(answers_of(lambda: logits, {"labels": torch.tensor([[-100, 0]])})) == 1.0
+    assert margins_of(predict_answers(lambda: logits, {"labels": torch.tensor([[-100, 0]])})) == 1.0
 
 
 # --- the certificate -----------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_a_tie_is_a_failure(dtype: torch.dtype) -> None:
     logits = torch.tensor([[[3.0, 3.0, 0.0], [0, 0, 0]]], dtype=dtype)
     for target in (0, 1):
         labels = torch.tensor([[-100, target]])
-        assert margins_of(answers_of(lambda: logits, {"labels": labels})) == 0
+        assert margins_of(predict_answers(lambda: logits, {"labels": labels})) == 0
         assert measures.exact_match_failure(lambda: logits, {"labels": labels}) == 1
 
 

@@ -119,7 +119,7 @@ def test_gradients_reach_the_layer_and_below_but_not_the_reference() -> None:
 def test_padding_and_garbage_off_the_mask_change_nothing() -> None:
     batch, u = make_batch(), measures.steering_vector(WIDTH, dtype=torch.float64)
     hidden = states(Stack(), batch).detach()
-    places = representation.labelled(batch)
+    places = representation.find_labelled(batch)
     spoiled = hidden.masked_fill(~places.mask[..., None], float("nan"))
     found = representation.distance(spoiled, u, places)
     assert torch.equal(found, representation.distance(hidden, u, places))
@@ -139,7 +139,7 @@ def test_the_hook_is_removed_and_the_batch_kept() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_states_are_widened(dtype: torch.dtype) -> None:
     hidden = torch.full((1, 2, 4), 300.0, dtype=dtype)  # its square overflows fp16
-    places = representation.labelled({"labels": torch.zeros(1, 2).long()})
+    places = representation.find_labelled({"labels": torch.zeros(1, 2).long()})
     found = representation.distance(hidden, torch.zeros(4, dtype=dtype), places)
     assert found.dtype == torch.float32
     assert found == 90_000

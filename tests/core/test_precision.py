@@ -125,7 +125,7 @@ def test_noise_is_the_same_on_every_machine(dtype: torch.dtype, dropped: int) ->
     for call, size in enumerate([50, 2**18, *[50] * 8], 1):
         values = torch.randn(size)
         given = bits(values)
-        found = bits(noise.rounded(values.clone(), dtype))
+        found = bits(noise.round(values.clone(), dtype))
         first = hashed(start + call * 0x61C88647 % 2**31)
         for i in {*range(min(size, 50)), size - 1}:
             carried = given[i] + (hashed(first + i) & (2**dropped - 1))

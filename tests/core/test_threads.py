@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from tests.core.table import assert_same, backward, batch, build, saul, train, values
-from torch_alm._optim.objective import is_first_pass, is_running, running
+from torch_alm._optim.objective import is_first_pass, is_running, mark_running
 
 STEPS = 40
 
@@ -32,8 +32,8 @@ def test_two_threads_train_as_one_after_the_other() -> None:
 
 
 def test_a_pass_within_one_that_does_not_count_does_not_either() -> None:
-    with running(counts=False):
-        with running(counts=True):
+    with mark_running(counts=False):
+        with mark_running(counts=True):
             assert is_first_pass()
         assert is_first_pass()
     assert not is_running()

@@ -15,9 +15,9 @@ from transformers import Trainer, TrainerCallback
 from tests.core.table import assert_same
 from tests.integrations import toy
 from torch_alm.filters import Mean
-from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
-from torch_alm.integrations.openunlearning._controlled import controlled
-from torch_alm.integrations.openunlearning._trainers import trainers
+from torch_alm.integrations.openunlearning.__main__ import CONFIGS, complete_overrides, main
+from torch_alm.integrations.openunlearning._controlled import constrain
+from torch_alm.integrations.openunlearning._trainers import make_trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
 from torch_alm.rules import Leak
@@ -27,13 +27,13 @@ PACKAGE = "torch_alm.integrations.openunlearning"
 
 def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
     start = ["--config-name=unlearn.yaml", f"hydra.searchpath=[{CONFIGS}]"]
-    assert completed(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
-    assert completed(["trainer=ALM"]) == [*start, "trainer=ALM"]
+    assert complete_overrides(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
+    assert complete_overrides(["trainer=ALM"]) == [*start, "trainer=ALM"]
     for named in (["--config-name=x"], ["--config-name", "x"], ["-cn=x"], ["-cn", "x"]):
-        assert completed(named) == [start[1], "trainer=SAUL", *named]
+        assert complete_overrides(named) == [start[1], "trainer=SAUL", *named]
     searched = ["b=2", "hydra.searchpath=[file:///c]", "a=1", "hydra.searchpath=[X,Y,X]", "d=3"]
     merged = f"hydra.searchpath=[{CONFIGS},file:///c,X,Y,X]"
-    assert completed(searched) == [start[0], merged, "trainer=SAUL", "b=2", "a=1", "d=3"]
+    assert complete_overrides(searched) == [start[0], merged, "trainer=SAUL", "b=2", "a=1", "d=3"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -131,7 +131,7 @@ def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
 def test_a_configuration_becomes_a_trainer_that_stops_once_released(
     name: str, tmp_path: Path
 ) -> None:
-    kinds = {kind.__name__: kind for kind in trainers(Theirs)}
+    kinds = {kind.__name__: kind for kind in make_trainers(Theirs)}
     trainer = toy.trainer(
         kinds[name],
         tmp_path,
@@ -160,7 +160,7 @@ def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path
     written = yaml.safe_load((folder / "trainer" / f"{name}.yaml").read_text())
     assert written["handler"] == name
     told = {key: value for key, value in written["method_args"].items() if value != "???"}
-    kinds, tokens, made = {kind.__name__: kind for kind in trainers(Theirs)}, toy.Tokens(), []
+    kinds, tokens, made = {kind.__name__: kind for kind in make_trainers(Theirs)}, toy.Tokens(), []
     for given in ({}, told):
         trainer = toy.trainer(
             kinds[name], tmp_path, alpha=3.0, tokenizer=tokens, callbacks=[Started], **given
@@ -180,12 +180,12 @@ def test_a_measure_that_is_none_of_a_model_and_a_batch_is_refused_at_once(
     refused = pytest.raises(
         ValueError, match=f"'{measure}' is no measure of a model and a batch. Did you"
     )
-    for kind in trainers(Theirs):
+    for kind in make_trainers(Theirs):
         with refused:
             toy.trainer(kind, tmp_path, alpha=1.0, measure=measure)
     with refused:
         given = {"alpha": 1.0, "measure": measure}
-        toy.trainer(controlled(GradDiff), tmp_path, constraint=given)
+        toy.trainer(constrain(GradDiff), tmp_path, constraint=given)
 
 
 class GradDiff(Theirs):
@@ -218,8 +218,8 @@ class Both(Evaluating, GradDiff):
 @pytest.mark.parametrize("name", ["SAUL", "ALM", "Both"])
 def test_evaluations_with_data_of_their_own_need_no_set(name: str, tmp_path: Path) -> None:
     terms = {"alpha": 2.6, "mu": 1.0}
-    kinds = {kind.__name__: (kind, terms) for kind in trainers(Evaluating)}
-    kinds["Both"] = (controlled(Both), {"constraint": terms})
+    kinds = {kind.__name__: (kind, terms) for kind in make_trainers(Evaluating)}
+    kinds["Both"] = (constrain(Both), {"constraint": terms})
     kind, given = kinds[name]
     args = {"eval_strategy": "epoch", "remove_unused_columns": False}
     trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=toy.pairs(12), **given)
@@ -231,8 +231,8 @@ def test_evaluations_with_data_of_their_own_need_no_set(name: str, tmp_path: Pat
 def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_path: Path) -> None:
     """Their script calls `train()`, whatever the arguments say."""
     terms = {"alpha": 3.0, "mu": 1.0}
-    kinds = {kind.__name__: (kind, terms) for kind in trainers(Theirs)}
-    kinds["GradDiff"] = (controlled(GradDiff), {"constraint": terms})
+    kinds = {kind.__name__: (kind, terms) for kind in make_trainers(Theirs)}
+    kinds["GradDiff"] = (constrain(GradDiff), {"constraint": terms})
     kind, given = kinds[name]
     runs = []
     for resume in (None, str(tmp_path / "checkpoint-6")):
@@ -254,7 +254,7 @@ def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_p
 
 def of_their_own(folder: Path, **given: Any) -> Any:
     rows = {"train_dataset": toy.pairs(12), "args": {"remove_unused_columns": False}}
-    trainer = toy.trainer(controlled(GradDiff), folder, tokenizer=toy.Tokens(), **rows, **given)
+    trainer = toy.trainer(constrain(GradDiff), folder, tokenizer=toy.Tokens(), **rows, **given)
     trainer.train()
     return trainer
 
@@ -272,6 +272,6 @@ def test_a_method_without_a_weight_and_a_constraint_without_a_threshold_are_refu
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ValueError, match="Theirs: its loss has no weight `gamma` for the forget"):
-        toy.trainer(controlled(Theirs), tmp_path, constraint={"alpha": 1.0})
+        toy.trainer(constrain(Theirs), tmp_path, constraint={"alpha": 1.0})
     with pytest.raises(ValueError, match=r"GradDiff: the constraint has no alpha, .*constraint\."):
-        toy.trainer(controlled(GradDiff), tmp_path, constraint={"mu": 1.0})
+        toy.trainer(constrain(GradDiff), tmp_path, constraint={"mu": 1.0})

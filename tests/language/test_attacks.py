@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForC
 
 from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import answer_ids, continuations, losses
-from torch_alm.language._attacks import quantized, relearned, restored, round_weights, with_prefix
+from torch_alm.language._attacks import quantize, relearn, restore, round_weights, with_prefix
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -39,7 +39,7 @@ def test_rounding_is_to_the_nearest_level_of_each_row(bits: int) -> None:
 
 def test_linear_layers_are_rounded_but_for_the_output(model: Any) -> None:
     before = snapshot(model)
-    with quantized(model, 4) as count:
+    with quantize(model, 4) as count:
         changed = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
     linear = {
         n for n, p in before.items() if p.ndim == 2 and "embed" not in n and "lm_head" not in n
@@ -52,10 +52,10 @@ def test_linear_layers_are_rounded_but_for_the_output(model: Any) -> None:
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (lambda model: quantized(model, 9), "needs 2 to 8"),
-        (lambda model: quantized(model, 1), "needs 2 to 8"),
-        (lambda model: quantized(model.model.norm), "would change nothing"),
-        (lambda model: relearned(model, [], 0), "no examples"),
+        (lambda model: quantize(model, 9), "needs 2 to 8"),
+        (lambda model: quantize(model, 1), "needs 2 to 8"),
+        (lambda model: quantize(model.model.norm), "would change nothing"),
+        (lambda model: relearn(model, [], 0), "no examples"),
     ],
 )
 def test_an_attack_that_would_be_none_is_refused(model: Any, attempt: Any, words: str) -> None:
@@ -87,7 +87,7 @@ def test_gradients_and_modes_of_before_take_no_part_and_return(model: Any) -> No
     left = [torch.full_like(p, 1e3) for p in model.parameters()]
     for p, gradient in zip(model.parameters(), left, strict=True):
         p.grad = gradient
-    with relearned(model, ROWS, 0, steps=3) as found, relearned(clean, ROWS, 0, steps=3) as alone:
+    with relearn(model, ROWS, 0, steps=3) as found, relearn(clean, ROWS, 0, steps=3) as alone:
         assert found == pytest.approx(alone, rel=1e-5)
     assert [id(p.grad) for p in model.parameters()] == [*map(id, left)]
     losses(model, ROWS, 0)
@@ -101,7 +101,7 @@ def test_gpt2s_layers_are_rounded_by_their_output_channels() -> None:
     weight = model.transformer.h[0].mlp.c_fc.weight
     before = snapshot(model)
     by_hand = round_weights(weight.detach().T.contiguous(), 4).T
-    with quantized(model, 4) as count:
+    with quantize(model, 4) as count:
         assert torch.equal(weight, by_hand)
     assert count == 8 * (24 + 8 + 32 + 32)
     assert_same(model, before)
@@ -113,7 +113,7 @@ def test_all_experts_are_rounded_and_what_chooses_among_them_is_not() -> None:
     heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     model = MixtralForCausalLM(MixtralConfig(**sizes, **heads))
     before = snapshot(model)
-    with quantized(model, 4) as count:
+    with quantize(model, 4) as count:
         moved = {
             n: p.detach().clone() for n, p in model.named_parameters() if (p != before[n]).any()
         }
@@ -128,7 +128,7 @@ def test_all_experts_are_rounded_and_what_chooses_among_them_is_not() -> None:
 
 def test_weights_return_after_an_exception(model: Any) -> None:
     before = snapshot(model)
-    with pytest.raises(RuntimeError, match="inside"), restored(model):
+    with pytest.raises(RuntimeError, match="inside"), restore(model):
         with torch.no_grad():
             for p in model.parameters():
                 p.fill_(torch.nan)
@@ -155,7 +155,7 @@ def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
 def test_relearning_is_adamw_on_a_few_rows(model: Any) -> None:
     """All that an attacker has is in one batch."""
     before = snapshot(model)
-    with relearned(model, ROWS[:3], 0, steps=4, lr=1e-2) as last:
+    with relearn(model, ROWS[:3], 0, steps=4, lr=1e-2) as last:
         found = losses(model, ROWS, 0)
     assert_same(model, before)
     after, before_it = (taught(model, ROWS[:3], steps=steps) for steps in (4, 3))
@@ -169,7 +169,7 @@ def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: i
     means = [sum(some) / size for some in itertools.combinations(each, size)]
     seen = set[int]()
     for seed in range(8):
-        with relearned(model, ROWS[:3], 0, steps=1, batch_size=size, seed=seed) as last:
+        with relearn(model, ROWS[:3], 0, steps=1, batch_size=size, seed=seed) as last:
             nearest = min(range(3), key=lambda i: abs(means[i] - last))
         assert last == pytest.approx(means[nearest], abs=1e-5)
         seen.add(nearest)
@@ -184,5 +184,5 @@ def test_relearning_is_under_the_autocast_that_it_is_given(model: Any) -> None:
         entered.append(torch.is_grad_enabled())
         yield
 
-    with relearned(model, ROWS, 0, steps=3, autocast=autocast):
+    with relearn(model, ROWS, 0, steps=3, autocast=autocast):
         assert entered == [True] * 3

@@ -22,7 +22,7 @@ from transformers import (
 
 from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import answer_scores, continuations, losses
-from torch_alm.language._attacks import relearned
+from torch_alm.language._attacks import relearn
 from torch_alm.language._generation import read_answers
 
 
@@ -108,7 +108,7 @@ FACES: dict[str, Any] = {
     "scores": lambda model: answer_scores(model, ROWS, 0, 0.1),
     "readings": lambda model: read_answers(model, Words(), ROWS),
     "answers": lambda model: continuations(model, Words(), [[1, 2]]),
-    "relearning": lambda model: relearned(model, ROWS, 0, steps=1).__enter__(),
+    "relearning": lambda model: relearn(model, ROWS, 0, steps=1).__enter__(),
 }
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArgument
 
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
-from torch_alm.command.arguments import parse, spelled
+from torch_alm.command.arguments import parse, spell_options
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning import Outcome, Refusal, asking, attack, evaluate, resume, unlearn
 from torch_alm.unlearning.options import by_name, options_of
@@ -98,7 +98,7 @@ def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Pat
 def test_sentences_name_options_as_python_does_and_the_command_as_it_does() -> None:
     told = "weights on `meta`; `anyway` goes on (`template`, `max_length` 9)"
     typed = "weights on `meta`; --anyway goes on (--template, --max-length 9)"
-    assert spelled(told) == typed
+    assert spell_options(told) == typed
     for path in Path(asking.__file__).parent.glob("*.py"):
         assert not re.search(r"""["' (`]--[a-z]""", path.read_text()), path.name
 

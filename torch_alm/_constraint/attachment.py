@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import faults
-from torch_alm._constraint.loop import Loop
+from torch_alm._constraint.gradient_reader import GradientReader
 from torch_alm._optim.gradients import parameters
 
 
@@ -26,7 +26,7 @@ class Member(Protocol):
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
+    def __init__(self, optimizer: Optimizer, member: Member, loop: GradientReader | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
         self._idle = 0  # steps before the first measurement

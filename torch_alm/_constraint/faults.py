@@ -20,7 +20,7 @@ def refuse_nothing(verb: str) -> NoReturn:
     )
 
 
-def not_finite(bad: int, then: str) -> str:
+def describe_nonfinite(bad: int, then: str) -> str:
     """Say that measurements of a step, or its update, are not finite."""
     return (
         f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
@@ -28,7 +28,7 @@ def not_finite(bad: int, then: str) -> str:
     )
 
 
-def measured(measure: Callable[..., object] | None, args: Sequence[Any], kwargs: Any) -> object:  # noqa: ANN401
+def call_measure(measure: Callable[..., object] | None, args: Sequence[Any], kwargs: Any) -> object:  # noqa: ANN401
     """Call a measure; name arguments that it does not take."""
     if measure is None:
         raise TypeError(
@@ -38,7 +38,7 @@ def measured(measure: Callable[..., object] | None, args: Sequence[Any], kwargs:
     try:
         return measure(*args, **kwargs)
     except TypeError as error:
-        if _takes(measure, args, kwargs):
+        if _can_take(measure, args, kwargs):
             raise
         raise TypeError(
             f"ALMConstraint: its measure cannot be called with these arguments: {error}. "
@@ -47,7 +47,7 @@ def measured(measure: Callable[..., object] | None, args: Sequence[Any], kwargs:
         ) from error
 
 
-def _takes(function: Callable[..., object], args: Sequence[Any], kwargs: Any) -> bool:  # noqa: ANN401
+def _can_take(function: Callable[..., object], args: Sequence[Any], kwargs: Any) -> bool:  # noqa: ANN401
     """Tell whether a function can be called so, as far as its signature tells."""
     try:
         inspect.signature(function).bind(*args, **kwargs)

@@ -18,17 +18,17 @@ Numeric: TypeAlias = (  # of Python, of NumPy, a tensor, or several in a list
 )
 
 
-def host(value: object) -> Number:
+def to_host(value: object) -> Number:
     """Copy to the host in float64, detached: a float, or a tensor of what has dimensions."""
     if isinstance(value, (Tensor, list, tuple)) or getattr(value, "ndim", 0):
-        found = tensor(value).cpu().double().clone()
+        found = to_tensor(value).cpu().double().clone()
         return found if found.ndim else float(found)
     if isinstance(value, (str, bytes)):
         raise TypeError("a text is no number")
     return float(value)  # pyright: ignore[reportArgumentType]
 
 
-def tensor(value: object) -> Tensor:
+def to_tensor(value: object) -> Tensor:
     """Make a tensor of its own type, without a graph; numbers of Python are those of float64."""
     if isinstance(value, Tensor):
         return value.detach()
@@ -36,13 +36,13 @@ def tensor(value: object) -> Tensor:
     return torch.as_tensor(value, dtype=None if is_typed else torch.float64, device="cpu")
 
 
-def single(value: object) -> float:
+def to_float(value: object) -> float:
     """Convert one number to a float, whatever its dimensions; a bool is 0 or 1, as in torch.
 
     Raises:
         ValueError: if there are several.
     """
-    found = host(value)
+    found = to_host(value)
     if isinstance(found, Tensor) and found.numel() != 1:
         raise ValueError(f"{found.numel()} numbers where one was expected")
     return float(found)
@@ -53,7 +53,7 @@ def shape(value: Number) -> torch.Size:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def limited(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
+def clamp(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
     """Return the nearest value in [least, most], which are numbers or, of a tensor, like it."""
     if isinstance(value, Tensor):
         return value.clamp(least, most)
@@ -97,7 +97,7 @@ def largest(value: Number) -> float:
     return found if found > -math.inf else math.nan
 
 
-def expanded(value: Number, size: torch.Size) -> Number:
+def expand(value: Number, size: torch.Size) -> Number:
     """Repeat a number once per entry, in memory of its own; a single one stays as it is."""
     if size == ():
         return value
@@ -109,12 +109,12 @@ def pick(value: Number, row: Tensor | None) -> Number:
     return value if row is None or not isinstance(value, Tensor) else value[row]
 
 
-def kept(value: Any) -> Any:  # noqa: ANN401  # what a state or a memory consists of
+def copy_to_host(value: Any) -> Any:  # noqa: ANN401  # what a state or a memory consists of
     """Copy numbers, tensors and lists or dicts of them to the host, sharing no memory."""
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, dict):
-        return {name: kept(entry) for name, entry in value.items()}
+        return {name: copy_to_host(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [kept(entry) for entry in value]
+        return [copy_to_host(entry) for entry in value]
     return value

@@ -43,13 +43,13 @@ def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -
     """
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
-        value = first.value if isinstance(first.value, float) else numbers.host(first.value)
+        value = first.value if isinstance(first.value, float) else numbers.to_host(first.value)
         c = value - alpha
         if math.isfinite(c) if isinstance(c, float) else numbers.is_finite(c):
             return Mean(value, True, 0)  # the common case, in which there is no sum
     index, columns = _columns(observations, size, alpha)
     sums = columns.new_zeros(3, size.numel()).index_add_(1, index, columns)
-    total, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
+    total, weight, bad = (sum_over_ranks(sums) if is_distributed() else sums).unbind()
     seen, bad = weight > 0, int(bad.sum())
     value = alpha + (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
     if size == ():
@@ -66,8 +66,8 @@ def _columns(
     """
     everywhere = torch.arange(size.numel(), device="cpu")
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
-    weights = torch.cat([_filled(o.weight, o, size) for o in observations])
-    levels = torch.cat([_filled(alpha, o, size) for o in observations])
+    weights = torch.cat([_fill(o.weight, o, size) for o in observations])
+    levels = torch.cat([_fill(alpha, o, size) for o in observations])
     distances = _flat([o.value for o in observations]) - levels
     finite, nothing = distances.isfinite(), torch.zeros_like(weights)
     weights = weights.where(finite, nothing)
@@ -78,11 +78,11 @@ def _columns(
 def _flat(values: list[Number]) -> Tensor:
     """Put all entries in one row on the host, in one transfer."""
     home = next((v for v in values if isinstance(v, Tensor)), torch.zeros((), device="cpu"))
-    rows = [torch.as_tensor(v, dtype=wide(home), device=home.device).reshape(-1) for v in values]
+    rows = [torch.as_tensor(v, dtype=widest(home), device=home.device).reshape(-1) for v in values]
     return torch.cat(rows).cpu().double()
 
 
-def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
+def _fill(number: Number, observation: Observation, size: torch.Size) -> Tensor:
     """Repeat a number once per entry of the observation."""
     whole = torch.as_tensor(number, dtype=torch.float64, device="cpu").expand(size).reshape(-1)
     return whole if observation.row is None else whole[observation.row]
@@ -93,7 +93,7 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def over_ranks(part: Tensor) -> Tensor:
+def sum_over_ranks(part: Tensor) -> Tensor:
     """Add up over ranks, in memory of its own and on a device the backend speaks to."""
     device = torch.device("cuda") if dist.get_backend() == "nccl" else part.device
     found = part.detach().to(device, copy=True)
@@ -101,7 +101,7 @@ def over_ranks(part: Tensor) -> Tensor:
     return found.to(part.device)
 
 
-def shaped(value: object, size: torch.Size) -> Tensor:
+def check_shape(value: object, size: torch.Size) -> Tensor:
     """Return the value in the shape `size`; a single number may have any number of dimensions.
 
     Raises:
@@ -125,7 +125,7 @@ def shaped(value: object, size: torch.Size) -> Tensor:
     )
 
 
-def widened(value: Tensor, alpha: Number, row: Tensor | None = None) -> Number:
+def widen(value: Tensor, alpha: Number, row: Tensor | None = None) -> Number:
     """Convert to float64, where the device knows it, and to a float of Python on the host.
 
     What equals alpha in its own type becomes alpha: a narrow type cannot tell apart the numbers
@@ -135,12 +135,12 @@ def widened(value: Tensor, alpha: Number, row: Tensor | None = None) -> Number:
         return alpha if bool(value == alpha) else float(value.item())
     own = alpha = numbers.pick(alpha, row)
     if isinstance(alpha, Tensor):
-        alpha = alpha.to(value.device, wide(value), non_blocking=True)
+        alpha = alpha.to(value.device, widest(value), non_blocking=True)
         own = alpha.to(value.dtype) if value.is_floating_point() else alpha
-    return torch.where(value == own, alpha, value.to(wide(value)))
+    return torch.where(value == own, alpha, value.to(widest(value)))
 
 
-def wide(value: Tensor) -> torch.dtype:
+def widest(value: Tensor) -> torch.dtype:
     """Return the widest type that the value's device knows."""
     return torch.float32 if value.device.type == "mps" else torch.float64
 
@@ -175,17 +175,17 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
     return row
 
 
-def beside(value: Tensor, alpha: Number, row: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def align(value: Tensor, alpha: Number, row: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return value and alpha on the value's device in float32 or wider, and where they are equal.
 
     They are where alpha, rounded to the value's own type, is the value.
     """
     wide = value.to(torch.promote_types(value.dtype, torch.float32))
     own = value if value.is_floating_point() else wide
-    return wide, like(alpha, wide, row), own == like(alpha, own, row)
+    return wide, cast(alpha, wide, row), own == cast(alpha, own, row)
 
 
-def merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def merge_repeated(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Average the violations at one index: there is one penalty per multiplier."""
     if row is None:
         return c, row
@@ -196,11 +196,11 @@ def merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return sums / counts.to(c.device, c.dtype), entries
 
 
-def like(number: Number, c: Tensor, row: Tensor | None) -> Tensor:
+def cast(number: Number, c: Tensor, row: Tensor | None) -> Tensor:
     """Convert the entries in `row` to the type and the device of c, without waiting for it."""
     number = numbers.pick(number, row)
     most = torch.finfo(c.dtype).max
-    number = numbers.limited(number, -most, most)
+    number = numbers.clamp(number, -most, most)
     if isinstance(number, Tensor):
         return number.to(c.device, c.dtype, non_blocking=True)
     return c.new_full((), number)

@@ -117,7 +117,7 @@ class Limit(NamedTuple):
     words: str
 
 
-def settled(
+def convert_settings(
     owner: str, given: Given, limits: Mapping[str, Limit], question: str = ""
 ) -> dict[str, Any]:
     """Convert settings to numbers of Python or float64 tensors on the host.
@@ -141,12 +141,12 @@ def settle(owner: Filter | Rule, **limits: Limit) -> None:
     """Convert and check the fields of a filter or rule."""
     name = type(owner).__name__
     question = f" Did you mean to leave `{name}` out?"
-    vars(owner).update(settled(name, vars(owner), limits, question))
+    vars(owner).update(convert_settings(name, vars(owner), limits, question))
 
 
 def number(holds: Callable[[float], bool], words: str) -> Limit:
     """Make the limit of one number."""
-    return Limit(numbers.single, lambda value, _: holds(value), words)
+    return Limit(numbers.to_float, lambda value, _: holds(value), words)
 
 
 def count(least: int) -> Limit:
@@ -189,15 +189,15 @@ LIMITS: dict[str, Limit] = {
         lambda value, _: value is None or callable(value),
         "a function of what the constraint is called with, or None",
     ),
-    "alpha": Limit(numbers.host, _is_alpha, "a finite threshold"),
+    "alpha": Limit(numbers.to_host, _is_alpha, "a finite threshold"),
     "mu": Limit(
-        lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
+        lambda mu: mu if isinstance(mu, str) else numbers.to_float(mu),
         _is_mu,
         'at least 0 (0 fixes the multiplier), or "auto"',
     ),
     "sense": one_of(">=", "<=", "=="),
     "multiplier": Limit(
-        numbers.host,
+        numbers.to_host,
         _is_multiplier,
         'finite, one number or one per entry of alpha, and at least 0 for ">=" and "<="',
     ),
@@ -218,7 +218,7 @@ LIMITS: dict[str, Limit] = {
 }
 OBSERVED: dict[str, Limit] = {
     "value": Limit(
-        lambda value: float(value) if isinstance(value, float) else numbers.tensor(value),
+        lambda value: float(value) if isinstance(value, float) else numbers.to_tensor(value),
         lambda value, _: isinstance(value, float) or not value.is_complex(),
         "a number, several in a list, or a tensor of them",
     ),
@@ -226,13 +226,13 @@ OBSERVED: dict[str, Limit] = {
 }
 
 
-def of_constraint(**given: Any) -> dict[str, Any]:
+def settle_constraint(**given: Any) -> dict[str, Any]:
     """Convert and check the settings of a constraint.
 
     Raises:
         ValueError: also for what cannot be next to a mu that is found.
     """
-    found = settled("ALMConstraint", given, LIMITS)
+    found = convert_settings("ALMConstraint", given, LIMITS)
     off = {"every": 1, "filter": None, "rules": ()}
     taken = [name for name in off if found["mu"] == "auto" and found[name] != off[name]]
     if taken:
@@ -244,7 +244,7 @@ def of_constraint(**given: Any) -> dict[str, Any]:
     return found
 
 
-def of_observation(value: object, weight: object) -> tuple[Any, float]:
+def settle_observation(value: object, weight: object) -> tuple[Any, float]:
     """Convert and check a measured value, and its share in the mean of a step."""
-    found = settled("ALMConstraint.observe", {"value": value, "weight": weight}, OBSERVED)
+    found = convert_settings("ALMConstraint.observe", {"value": value, "weight": weight}, OBSERVED)
     return found["value"], found["weight"]

@@ -38,7 +38,7 @@ class Stateful:
     def state(self) -> dict[str, Any]:
         """Return everything remembered, sharing no memory; nothing of a part that is not there."""
         return {
-            name: value.state() if isinstance(value, Stateful) else numbers.kept(value)
+            name: value.state() if isinstance(value, Stateful) else numbers.copy_to_host(value)
             for name, value in vars(self).items()
             if value is not None
         }
@@ -49,7 +49,7 @@ class Stateful:
             if isinstance(value, Stateful):
                 value.load(state[name])
             elif value is not None:
-                setattr(self, name, numbers.kept(state[name]))
+                setattr(self, name, numbers.copy_to_host(state[name]))
 
     def expand(self, size: Size) -> None:
         """Keep one number per entry."""
@@ -57,9 +57,9 @@ class Stateful:
             if isinstance(value, Stateful):
                 value.expand(size)
             elif isinstance(value, (float, Tensor)) and name not in self.SHARED:
-                setattr(self, name, numbers.expanded(value, size))
+                setattr(self, name, numbers.expand(value, size))
 
-    def take(self, now: Mapping[str, Number], where: Mask) -> None:
+    def replace_entries(self, now: Mapping[str, Number], where: Mask) -> None:
         """Replace numbers there, and keep what they were elsewhere."""
         for name, number in now.items():
             setattr(self, name, numbers.choose(where, number, getattr(self, name)))
@@ -96,7 +96,7 @@ class Stall(Stateful):
         """Tell whether the latest stretch of some entry made no progress."""
         return numbers.any_of(self.limit > 0)
 
-    def watched(
+    def watch(
         self, run: Number, violation: Number, seen: Mask, first: float, weight: Number
     ) -> "Stall":
         """Return the comparison after one step.
@@ -109,17 +109,17 @@ class Stall(Stateful):
             weight: lambda+ of the step.
         """
         now = copy.copy(self)
-        now.take({**vars(Stall()), "end": 2 * first}, seen & (run <= first + 1))
+        now.replace_entries({**vars(Stall()), "end": 2 * first}, seen & (run <= first + 1))
         now.is_begun = numbers.any_of(run > first)
         counts = seen & (run > first)
-        now.take({"total": now.total + abs(violation)}, counts)
+        now.replace_entries({"total": now.total + abs(violation)}, counts)
         ends = counts & (run >= now.end)
         if numbers.any_of(ends):
             mean, weight = now.total / (now.end / 2), abs(weight)
             is_stuck = (now.mean > 0) & (mean > SHARE * now.mean) & (SHARE * weight > now.weight)
             limit = numbers.choose(is_stuck, GROWTH * weight, 0.0)
             found = {"limit": limit, "mean": mean, "weight": weight}
-            now.take({**found, "total": 0.0, "end": 2 * now.end}, ends)
+            now.replace_entries({**found, "total": 0.0, "end": 2 * now.end}, ends)
         return now
 
 
@@ -169,7 +169,7 @@ class State(Stateful):
         """Tell whether some entry is at the limit of a rule."""
         return any(rule.is_limiting(self.multiplier) for rule in rules)
 
-    def filtered(self, by: Filter, reading: Reading, risen: Number) -> Number:
+    def filter_violation(self, by: Filter, reading: Reading, risen: Number) -> Number:
         """Return the violation that counts, `risen` by a new alpha since it was measured."""
         ((name, memory),) = _memories([by], self.filter)
         risen = numbers.choose(risen == risen, risen, 0.0)

@@ -37,7 +37,7 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
 
 
-def kinds(*optimizers: Optimizer) -> list[tuple[int, Any]]:
+def group_signature(*optimizers: Optimizer) -> list[tuple[int, Any]]:
     """Tell what changes where groups are added, or turned round."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [(len(group["params"]), group.get("maximize")) for group in groups]
@@ -63,7 +63,7 @@ def clear(params: Iterable[Tensor]) -> None:
         p.grad = None
 
 
-def copies(register: Iterable[Tensor | None]) -> Register:
+def copy_all(register: Iterable[Tensor | None]) -> Register:
     """Copy the gradients into memory of their own."""
     return [None if g is None else g.detach().clone() for g in register]
 
@@ -78,7 +78,7 @@ def take(params: Sequence[Tensor]) -> Register:
     return register
 
 
-def nodes(loss: Tensor) -> Iterator[Any]:
+def walk(loss: Tensor) -> Iterator[Any]:
     """Go through the graph behind a loss."""
     seen, ahead = set[Any](), [loss.grad_fn]
     while ahead:
@@ -88,10 +88,10 @@ def nodes(loss: Tensor) -> Iterator[Any]:
             yield node
 
 
-def outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+def find_outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     """List the other leaves that a loss reaches, such as weights of another optimizer."""
     own = {*map(id, params)}
-    leaves = (getattr(node, "variable", None) for node in nodes(loss) if not node.next_functions)
+    leaves = (getattr(node, "variable", None) for node in walk(loss) if not node.next_functions)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and id(leaf) not in own]
 
 
@@ -104,12 +104,12 @@ def differentiate(
     """
     times: list[Tensor] = []
 
-    def weighted(gradient: Tensor) -> Tensor:
+    def weigh(gradient: Tensor) -> Tensor:
         times.append(gradient.detach())
         return gradient * weight
 
     is_plain = backward is Tensor.backward and weight == 1.0
-    handle = None if is_plain else loss.register_hook(weighted)
+    handle = None if is_plain else loss.register_hook(weigh)
     params = [p for p in params if p.requires_grad]
     before = [p._version for p in params]
     try:
@@ -186,12 +186,12 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 
 def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
     wide = torch.promote_types(alike[0].dtype, least)
-    entries = [local(t) for t in alike] if is_sharded(alike[0]) else alike
+    entries = [shard(t) for t in alike] if is_sharded(alike[0]) else alike
     if alike[0].device.type in HOST and max(map(Tensor.numel, entries)) > BLOCK:
         entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
     norms = torch._foreach_norm(entries, 2, dtype=wide)
     norm = torch.linalg.vector_norm(torch.stack(norms))
-    return reduced(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
+    return reduce_shards(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
 
 
 def _whole(g: Tensor) -> Tensor:
@@ -237,13 +237,13 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     return type(tensor) not in PLAIN and hasattr(tensor, "placements")
 
 
-def local(tensor: Tensor) -> Tensor:
+def shard(tensor: Tensor) -> Tensor:
     """Refer to the part of a sharded tensor that lives here, and to all of any other."""
     tensor = tensor.detach()
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def reduced(part: Tensor, like: "DTensor") -> Tensor:
+def reduce_shards(part: Tensor, like: "DTensor") -> Tensor:
     """Complete a sum over the local shards of tensors distributed as `like`, over all ranks."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
@@ -260,7 +260,7 @@ def check_weights(params: Iterable[Tensor], owner: str) -> None:
             f"{owner} found sharded parameters, of which it would see each rank's part. Did you "
             f"mean torch 2.5 or newer (this is {torch.__version__}), or DistributedDataParallel?"
         )
-    tensors = [local(p) for p in params]
+    tensors = [shard(p) for p in params]
     if len({t.untyped_storage()._cdata for t in tensors}) == len(tensors):
         return
     filled = sorted(_extent(t) for t in tensors if t.numel())

@@ -31,7 +31,7 @@ _passes: dict[int, bool] = {}  # by thread, whether the pass that it runs counts
 
 
 @contextmanager
-def running(*, counts: bool) -> Iterator[None]:
+def mark_running(*, counts: bool) -> Iterator[None]:
     """Mark everything inside as a pass; one within a pass that does not count does not either."""
     here = get_ident()
     outer = _passes.get(here)
@@ -114,7 +114,7 @@ def accumulate(
             f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
             "mean 1/K, for one of K micro-batches?"
         )
-    with running(counts=counts):
+    with mark_running(counts=counts):
         found = _evaluate(objective, owner, pair)
         if seen is not None:  # the losses of earlier passes, at other weights
             if any(each() is found.loss for each in seen):
@@ -123,7 +123,7 @@ def accumulate(
         times: float | Tensor = 0.0
         if wanted is None or wanted(found.value.detach()):
             weight = weight * pair_sign if found.paired else weight
-            others = gradients.outside(found.loss, params) if pair or not counts else []
+            others = gradients.find_outside(found.loss, params) if pair or not counts else []
             theirs = gradients.take(others)
             try:
                 times = differentiate(found.loss, weight, backward, params, owner)
@@ -167,7 +167,7 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
     return Evaluation(loss, value, paired)
 
 
-def replaying(tensors: list[Tensor]) -> Callable[[], object]:
+def make_replay(tensors: list[Tensor]) -> Callable[[], object]:
     """Return a function after which a pass draws the same random numbers as one that begins now.
 
     On the CPU, on all GPUs, and on other devices that some of the tensors are on; Python's, and

@@ -39,7 +39,7 @@ class Noise:
         self._seed = seed.detach().float().reshape(()).view(torch.int32)
         self._calls = 0
 
-    def rounded(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+    def round(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """Round `values`, a float32 tensor that is overwritten, to what `dtype` can hold.
 
         Below the normal range of float16 (6e-5) rounding is partly to the nearest.
@@ -47,15 +47,15 @@ class Noise:
         Cost: ten passes over `values`, and over its memory again.
         """
         self._calls += 1
-        start = _hashed(self._seed + self._calls * STRIDE % 2**31).to(values.device)
+        start = _hash(self._seed + self._calls * STRIDE % 2**31).to(values.device)
         entries = torch.arange(values.numel(), device=values.device, dtype=torch.int32)
         mask = (1 << DROPPED[dtype]) - 1
-        noise = _hashed(entries + start).bitwise_and_(mask).view(values.shape)
+        noise = _hash(entries + start).bitwise_and_(mask).view(values.shape)
         values.view(torch.int32).add_(noise).bitwise_and_(~mask)
         return values
 
 
-def _hashed(numbers: Tensor) -> Tensor:
+def _hash(numbers: Tensor) -> Tensor:
     """Mix int32 numbers until neighbours have nothing in common (after lowbias32, C. Wellons)."""
     mixed = numbers.clone()
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32), (16, 1)):

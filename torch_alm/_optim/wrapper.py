@@ -49,17 +49,17 @@ class Wrapper(Optimizer):
         raise NotImplementedError
 
     @property
-    def _face(self) -> Optimizer:
+    def _first_base(self) -> Optimizer:
         return next(iter(self._bases.values()))
 
     @property
     def defaults(self) -> dict[str, Any]:
         """Default hyper-parameters, those of the wrapped optimizer."""
-        return self._face.defaults
+        return self._first_base.defaults
 
     def _check(self) -> None:
         """Raise if what is wrapped cannot be stepped here; remember its groups."""
-        self._checked = gradients.kinds(*self._bases.values())
+        self._checked = gradients.group_signature(*self._bases.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
@@ -71,9 +71,9 @@ class Wrapper(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
         if not set_to_none:
-            self._face.zero_grad(set_to_none=False)
+            self._first_base.zero_grad(set_to_none=False)
         else:
-            gradients.clear(parameters(self._face))
+            gradients.clear(parameters(self._first_base))
 
     def train(self) -> None:
         """Put wrapped optimizers with modes (schedule-free ones) into training, the last first."""
@@ -136,9 +136,9 @@ class Wrapper(Optimizer):
             gradients.put(parameters(self), register)
 
 
-def innermost(optimizer: Optimizer) -> Optimizer:
+def find_stateful(optimizer: Optimizer) -> Optimizer:
     """Find the optimizer that has the state, whose `step` needs no perturbed gradient."""
-    return innermost(optimizer._face) if isinstance(optimizer, Wrapper) else optimizer
+    return find_stateful(optimizer._first_base) if isinstance(optimizer, Wrapper) else optimizer
 
 
 def mark_called(optimizer: Optimizer) -> None:
@@ -229,7 +229,7 @@ def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
     return radius
 
 
-def count(value: Any, name: str) -> int:  # noqa: ANN401
+def check_count(value: Any, name: str) -> int:  # noqa: ANN401
     """Convert to a whole number, at least 1, or raise a `ValueError` that names it."""
     if not hasattr(value, "__index__") or value.__index__() < 1:
         raise ValueError(

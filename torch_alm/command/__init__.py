@@ -48,42 +48,42 @@ def _run(argv: list[str]) -> int:
     except Refusal as refusal:
         complain(str(refusal))
         return REFUSED
-    return _done(given)
+    return _execute(given)
 
 
-def _done(given: argparse.Namespace) -> int:
+def _execute(given: argparse.Namespace) -> int:
     """Do what was asked; a refusal is one sentence on standard error, or one line of JSON."""
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from torch_alm.command.arguments import spelled
+    from torch_alm.command.arguments import spell_options
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
     from torch_alm.command.output import Result, complain, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
     from torch_alm.unlearning.folders import finite
-    from torch_alm.unlearning.model import quiet
-    from torch_alm.unlearning.report import summary, terminal
+    from torch_alm.unlearning.model import silence
+    from torch_alm.unlearning.report import summary, to_text
 
     tell: Callable[[str], None] = complain if given.json else say
     tell = (lambda text: None) if given.quiet else tell
     verbs = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
     try:
-        with quiet():
+        with silence():
             warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
             result = verbs[given.verb](given, tell)
     except Refusal as refusal:
-        result = Result(REFUSED, None, spelled(str(refusal)))
+        result = Result(REFUSED, None, spell_options(str(refusal)))
     except OSError as error:
         told = f"{error.strerror}: {error.filename or given.output}. Is it there, and yours?"
         result = Result(REFUSED, None, told)
     if given.json:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
-        told = {"outcome": outcome, "code": result.code, "text": result.told}
+        told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}
         line = finite({**found, "output": str(given.output)})
         print(json.dumps(line, ensure_ascii=False), flush=True)
     elif result.code == REFUSED:
-        complain(result.told)
+        complain(result.text)
     else:
-        say("\n\n".join([*([terminal(result.content)] if result.content else []), result.told]))
+        say("\n\n".join([*([to_text(result.content)] if result.content else []), result.text]))
     return result.code

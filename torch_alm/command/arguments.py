@@ -56,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     verb = verbs.get(argv[0]) if argv else None
     if verb is None:
         return whole.parse_args(argv)
-    argv = [argv[0], *_configured(argv[1:]), *argv[1:]]
+    argv = [argv[0], *_read_config(argv[1:]), *argv[1:]]
     _check_names(verb, argv[1:])
     given = whole.parse_args(argv)
     given.columns = _columns(given.columns)
@@ -203,7 +203,7 @@ def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
     return number
 
 
-def _configured(argv: Sequence[str]) -> Iterator[str]:
+def _read_config(argv: Sequence[str]) -> Iterator[str]:
     """The options that `--config FILE` names, as a command line has them."""
     path = next((b for a, b in pairwise(argv) if a == "--config"), None)
     path = next((a.partition("=")[2] for a in argv if a.startswith("--config=")), path)
@@ -224,7 +224,7 @@ def _configured(argv: Sequence[str]) -> Iterator[str]:
                 yield from () if one is True else (str(one),)
 
 
-def spelled(told: str) -> str:
+def spell_options(told: str) -> str:
     """A sentence with options as they are typed: `max_length` becomes --max-length."""
     names = [*FILES, "device", *(each.name for each in fields(Options))]
     typed = {name: f"--{name}".replace("_", "-") for name in names}

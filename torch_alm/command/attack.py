@@ -9,11 +9,11 @@ from torch_alm.command.files import read_files
 from torch_alm.command.models import check_folder, load_for
 from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import evaluated
-from torch_alm.unlearning.attacks import attacked
+from torch_alm.unlearning.asking import measure_for_report
+from torch_alm.unlearning.attacks import run_attacks
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.folders import REPORTS
-from torch_alm.unlearning.model import place
+from torch_alm.unlearning.model import find_place
 
 
 def evaluate(given: argparse.Namespace, say: Say) -> Result:
@@ -22,15 +22,15 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
     found = read_files(given)
     check_output(given.output, REPORTS, [given.model, given.original], force=given.force)
     paths = {"original": given.original, "model": given.model}
-    models = [evaluated(load_for(given, path, found), name)
+    models = [measure_for_report(load_for(given, path, found), name)
               for name, path in paths.items() if path is not None]  # fmt: skip
-    return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
+    return _publish(given, begun, f"What {Path(given.model).name} knows", models=models)
 
 
-def _published(given: argparse.Namespace, begun: datetime, title: str, **found: Any) -> Result:
+def _publish(given: argparse.Namespace, begun: datetime, title: str, **found: Any) -> Result:
     settings = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
     content = report.content_of(title, f"{given.forget} against {given.retain}", settings, **found)
-    device = place(given.device, given.precision).described()
+    device = find_place(given.device, given.precision).description()
     shown = report.publish(given.output, content, begun, device)
     return Result(0, shown, f"{given.output}: {', '.join(REPORTS)}.")
 
@@ -45,4 +45,4 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
         check_folder(given.compare)  # before the first one is attacked
     loaded = ((name, load_for(given, path, found)) for name, path in models.items() if path)
     title = f"Attacks on {Path(given.model).name}"
-    return _published(given, begun, title, **attacked(loaded, say))
+    return _publish(given, begun, title, **run_attacks(loaded, say))

@@ -25,7 +25,7 @@ def read_entries(
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
     fix = f"--columns {role}:question=NAME,answer=NAME"
     try:
-        entries = [entry_of(_renamed(record, names), fix) for record in records_of(path)]
+        entries = [entry_of(_rename_columns(record, names), fix) for record in records_of(path)]
     except ValueError as error:
         raise Refusal(str(error)) from error
     if not entries:
@@ -96,7 +96,7 @@ def _documents(path: Path) -> Iterator[Record]:
         line += document.count("\n")
 
 
-def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
+def _rename_columns(record: Record, columns: Mapping[str, str]) -> Record:
     """The record under our names: those asked for, or all of them, whatever their case."""
     by_case = {name.strip().casefold(): name for name in record.fields}
     if not columns:

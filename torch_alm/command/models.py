@@ -16,10 +16,10 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.unlearning.errors import Refusal, first_line, tried
+from torch_alm.unlearning.errors import Refusal, attempt, first_line
 from torch_alm.unlearning.folders import MODEL
-from torch_alm.unlearning.loading import Loaded, with_rows
-from torch_alm.unlearning.model import check_answers, check_whole, listed, place, quiet
+from torch_alm.unlearning.loading import Setup, with_rows
+from torch_alm.unlearning.model import check_answers, check_whole, find_place, list_names, silence
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
@@ -29,7 +29,7 @@ CONFIGS = ("config.json", "adapter_config.json")
 BUFFERS = ("rotary_emb.inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
 
 
-@quiet()
+@silence()
 def load_model(
     name: str | Path,
     *,
@@ -45,23 +45,23 @@ def load_model(
     name = str(name)
     check_folder(name)
     loader = transformers.AutoTokenizer.from_pretrained
-    tokenizer = tried(partial(loader, name), name, "tokenizer")
+    tokenizer = attempt(partial(loader, name), name, "tokenizer")
     if (adapters := _adapters_in(name)) is None:
-        model = _whole(name, dtype)
+        model = _load(name, dtype)
     else:
         kind = f"causal language model, for the adapters in {name},"
-        base = _whole(_base_of(name, adapters), dtype, kind)
-        model = _loaded_onto(base, name, str(adapters.get("peft_type")), merge)
+        base = _load(_base_of(name, adapters), dtype, kind)
+        model = _load_onto(base, name, str(adapters.get("peft_type")), merge)
     check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
 
 
-def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
+def _load(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
     # The full path, so that adapters trained on the model find it from any folder
     known = str(Path(name).resolve()) if os.path.isdir(name) else name
     load = transformers.AutoModelForCausalLM.from_pretrained
     options = {"dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = tried(partial(load, known, **options), name, kind)
+    model, info = attempt(partial(load, known, **options), name, kind)
     check_loaded(f"the model {name}", info)
     return model
 
@@ -111,7 +111,7 @@ def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
         "has weights of another shape for {}, which would be random": mismatched,
         "has weights that no part of the model takes, {}": unexpected,
     }
-    told = [form.format(listed(names)) for form, names in problems.items() if names]
+    told = [form.format(list_names(names)) for form, names in problems.items() if names]
     if told:
         raise Refusal(
             f"{name} {'; it '.join(told)}; what it forgot or knows could not be told. Is "
@@ -159,30 +159,30 @@ def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
     return base
 
 
-def _loaded_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> LanguageModel:
+def _load_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> LanguageModel:
     """The model with the adapters of that name, merged into it or to be trained."""
     if not merge and kind != "LORA":
         raise Refusal(
             f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
             "Did you mean to leave out --lora? The whole model is saved then."
         )
-    model, result = tried(partial(_with_stored, base, name, not merge), name, "set of adapters")
+    model, result = attempt(partial(_with_stored, base, name, not merge), name, "set of adapters")
     missing = [k for k in result.missing_keys if ".default" in k and not k.endswith(DERIVED)]
     found = {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
     check_loaded(f"the model {name}", {**found, "mismatched_keys": ()})
     if merge:
-        return _merged(model, name, kind)
+        return _merge(model, name, kind)
     model.peft_config["default"].base_model_name_or_path = base.name_or_path  # in full: from any
     return model
 
 
 @torch.no_grad()
-def _merged(model: LanguageModel, name: str, kind: str) -> LanguageModel:
+def _merge(model: LanguageModel, name: str, kind: str) -> LanguageModel:
     """The model with the adapters merged, compared with the one that has them apart."""
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
     model.eval()
     apart = model(input_ids=ids, use_cache=False).logits.float()
-    merged = tried(lambda: model.merge_and_unload(), name, f"{kind} that can be merged")
+    merged = attempt(lambda: model.merge_and_unload(), name, f"{kind} that can be merged")
     merged.requires_grad_(True)  # peft has frozen it
     found = merged(input_ids=ids, use_cache=False).logits.float()
     if not torch.allclose(apart, found, rtol=0, atol=NEAR * float(apart.abs().max())):
@@ -209,13 +209,13 @@ def load_for(
     found: Mapping[str, Sequence[Entry]],
     *,
     lora: bool = False,
-) -> Loaded:
+) -> Setup:
     """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
-    where = place(given.device, given.precision)
+    where = find_place(given.device, given.precision)
     # bfloat16 swallows small steps and perturbations; below adapters nothing is trained
     is_narrow = lora and where.autocast and where.device == "cuda"
     dtype = torch.bfloat16 if is_narrow else torch.float32
     model, tokenizer = load_model(name, device=where.device, dtype=dtype, merge=not lora)
-    loaded = with_rows(Loaded(model, tokenizer, where, options_of(given), {}), found)
+    loaded = with_rows(Setup(model, tokenizer, where, options_of(given), {}), found)
     check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

@@ -19,22 +19,22 @@ class Result(NamedTuple):
 
     code: int
     content: Mapping[str, Any] | None
-    told: str
+    text: str
     planned: Mapping[str, Any] | None = None
 
 
 def say(text: str) -> None:
     """Print, wrapped where a line is prose."""
     for line in text.split("\n"):
-        print(line if len(line) <= WIDTH else wrapped(line), flush=True)
+        print(line if len(line) <= WIDTH else wrap(line), flush=True)
 
 
 def complain(text: str) -> None:
     """Print one sentence on standard error."""
-    print(wrapped(f"torch-alm: {text}"), file=sys.stderr, flush=True)
+    print(wrap(f"torch-alm: {text}"), file=sys.stderr, flush=True)
 
 
-def wrapped(text: str) -> str:
+def wrap(text: str) -> str:
     """The text in lines; a path that is longer than a line stays whole: it is to be copied."""
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
@@ -65,7 +65,7 @@ def check_output(
             f"--output {folder} is not empty, and what is there might be overwritten. Did "
             "you mean another folder, or --force?"
         )
-    known = _listed(folder)
+    known = _list_files(folder)
     found = [path for target in replaced for path in _files(target)]
     if foreign := [p for p in found if p.relative_to(folder).as_posix() not in known]:
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
@@ -75,7 +75,7 @@ def check_output(
         )
 
 
-def _listed(folder: Path) -> set[str]:
+def _list_files(folder: Path) -> set[str]:
     """The files that the report of an earlier run lists."""
     try:
         return {*json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"]}
@@ -83,7 +83,7 @@ def _listed(folder: Path) -> set[str]:
         return set()
 
 
-def written(folder: Path) -> list[str]:
+def list_written(folder: Path) -> list[str]:
     """Names of all files of a run, for its report."""
     model = [path.relative_to(folder).as_posix() for path in _files(folder / MODEL)]
     return sorted([*model, *REPORTS])

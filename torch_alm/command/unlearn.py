@@ -13,17 +13,17 @@ from typing import Any
 
 from torch_alm.command.files import read_files
 from torch_alm.command.models import load_for, stored_dtype
-from torch_alm.command.output import Result, check_output, written
+from torch_alm.command.output import Result, check_output, list_written
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import KEY, LIMITED, Checks
 from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
-from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.measurement import Measurement
-from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
-from torch_alm.unlearning.run import Run, begun, made_trainable, prepared, taken_up
-from torch_alm.unlearning.train import asked_to_stop, check_reporter
+from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrow
+from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable, resume_run
+from torch_alm.unlearning.train import catch_stop, check_reporter
 
 LIMITS = ("steps", "epochs", "max_retain_loss")  # others let a run go on that came to its end
 FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")  # may be others than it began with
@@ -46,7 +46,7 @@ class Job:
         return self.given.output / UNFINISHED
 
     @property
-    def same(self) -> str:
+    def rerun(self) -> str:
         """The command with which it goes on."""
         return f"the same command{' without --force' * self.given.force}"
 
@@ -64,20 +64,20 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
     if record is None:
-        run = begun(loaded, say)
+        run = begin_run(loaded, say)
     else:
         _check_same(given.output, record["settings"], settings)
-        run = taken_up(loaded, record["start"], say)
-    run = replace(run, loaded=made_trainable(run.loaded))
+        run = resume_run(loaded, record["start"], say)
+    run = replace(run, loaded=make_trainable(run.loaded))
     job = Job(given, settings, run, began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
-        checks = prepared(run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = run.known_now(checks.trainer)
+        checks = make_checks(run, Path(nowhere) if given.dry_run else job.folder)
+    lines, planned = run.opening_report(checks.trainer)
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:
         say(line)
-    return _carried_out(job, checks, record)
+    return _train(job, checks, record)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -105,7 +105,7 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _carried_out(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
+def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
     trainer = checks.trainer
     if record is None:
@@ -117,16 +117,16 @@ def _carried_out(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> 
     if record is not None and last is not None:
         _check_open(job, last, record["settings"], trainer.args.max_steps)
     write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
-    with asked_to_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
+    with catch_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
-            return _ended(job, checks)
+            return _finish(job, checks)
     step, most = trainer.state.global_step, trainer.args.max_steps
-    told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
+    told = f"Stopped after step {step} of {most}; all of it is kept, and {job.rerun} goes on."
     return Result(130, None, told)
 
 
-def _ended(job: Job, checks: Checks) -> Result:
+def _finish(job: Job, checks: Checks) -> Result:
     """Save the model, ask what was saved, publish it."""
     given, loaded = job.given, job.run.loaded
     try:
@@ -134,16 +134,16 @@ def _ended(job: Job, checks: Checks) -> Result:
     except Refusal as refusal:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
-    after = _saved(job, checks)
-    job.run.say(checks.told)
+    after = _save(job, checks)
+    job.run.say(checks.ending)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
-    content |= {"files": written(given.output)}
-    shown = report.publish(given.output, content, job.began, loaded.place.described())
+    content |= {"files": list_written(given.output)}
+    shown = report.publish(given.output, content, job.began, loaded.place.description())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:
         shutil.rmtree(job.folder, ignore_errors=True)
     else:
-        told += f" {job.folder} is kept: with more --steps {job.same} goes on. It may be deleted."
+        told += f" {job.folder} is kept: with more --steps {job.rerun} goes on. It may be deleted."
     return Result(content["verdict"]["code"], shown, told)
 
 
@@ -160,7 +160,7 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
     job.run.say(f"Going on after step {step} of {most}.")
 
 
-def _saved(job: Job, checks: Checks) -> Measurement:
+def _save(job: Job, checks: Checks) -> Measurement:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The folder is loaded again, in place of what training took in memory, and measured before it
@@ -171,18 +171,18 @@ def _saved(job: Job, checks: Checks) -> Measurement:
     model, tokenizer = loaded.model, loaded.tokenizer
     dtype = stored_dtype(given.model)
     if not given.lora:
-        narrowed((weight, dtype) for weight in model.parameters())
+        narrow((weight, dtype) for weight in model.parameters())
 
     def fill(draft: Path) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return measured(load_for(given, str(draft), loaded.entries), "after")
+        return measure(load_for(given, str(draft), loaded.entries), "after")
 
     return write_folder(given.output / MODEL, fill)
 
 
-def _settings(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
+def _settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
     """All that the weights of a run depend on."""
     told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
     rows = {name: [row["input_ids"] for row in loaded.rows(name)] for name in loaded.sets}

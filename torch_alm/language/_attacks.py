@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from torch_alm.language._encoding import IGNORE, Row, answer_ids, collate
-from torch_alm.language._models import LanguageModel, modes_kept
+from torch_alm.language._models import LanguageModel, keep_modes
 from torch_alm.measures import token_nll
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
+def restore(model: nn.Module) -> Iterator[None]:
     """Return the parameters bit for bit, and gradients and modes, whatever happens inside.
 
     Inside there are no gradients at first. Cost: one copy of the parameters, on the CPU.
     """
     saved = [(p, p.detach().to("cpu", copy=True), p.grad) for p in model.parameters()]
-    with modes_kept(model):
+    with keep_modes(model):
         try:
             for p, _, _ in saved:
                 p.grad = None
@@ -59,7 +59,7 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 
 
 @contextmanager
-def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
+def quantize(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     """Inside, the weights of `linear_weights` are rounded as a quantised deployment would.
 
     Simulated by `round_weights`; a tool that calibrates (GPTQ, AWQ) keeps more of the model.
@@ -72,7 +72,7 @@ def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
             f"quantized: {type(model).__name__} has no linear layer besides its output layer; the "
             "attack would change nothing. Is it quantised already?"
         )
-    with restored(model):
+    with restore(model):
         for weight in weights:
             weight.copy_(round_weights(weight, bits))
         yield sum(weight.numel() for weight in weights)
@@ -93,7 +93,7 @@ def linear_weights(model: LanguageModel) -> list[Tensor]:
 
 
 @contextmanager
-def relearned(
+def relearn(
     model: LanguageModel,
     rows: Sequence[Row],
     pad_id: int,
@@ -124,7 +124,7 @@ def relearned(
     """
     if not rows:
         raise ValueError("relearned: there are no examples to learn from. Was a file read?")
-    with restored(model):
+    with restore(model):
         yield _learn(model, _batches(rows, pad_id, steps, batch_size, seed), lr, autocast)
 
 

@@ -93,9 +93,9 @@ def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format)
     *before, last = messages
     if form.system is not None and before[0]["role"] != "system":
         before = [{"role": "system", "content": form.system}, *before]
-    prompt = _rendered(tokenizer, before, form, add_generation_prompt=True)
+    prompt = _render(tokenizer, before, form, add_generation_prompt=True)
     turn, probed = (
-        _after(tokenizer, prompt, _rendered(tokenizer, [*before, each], form))
+        _after(tokenizer, prompt, _render(tokenizer, [*before, each], form))
         for each in (last, {**last, "content": PROBE})
     )
     header, _, closing = probed.partition(PROBE)
@@ -131,7 +131,7 @@ def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
     )
 
 
-def _rendered(
+def _render(
     tokenizer: Tokenizer, messages: Sequence[Message], form: Format, **options: bool
 ) -> str:
     given = [dict(message) for message in messages]

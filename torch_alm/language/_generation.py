@@ -16,7 +16,7 @@ from torch_alm.language._formats import end_tokens
 from torch_alm.language._models import (
     LanguageModel,
     Tokenizer,
-    modes_kept,
+    keep_modes,
     positions,
     require_asked,
 )
@@ -77,7 +77,7 @@ def continuations(
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     fits = all(len(prompt) + max_new_tokens <= positions(model) for prompt in prompts)
     size = batch_size if fits and _reads_batches(model) else 1  # else each has room of its own
-    config, written = _greedy(model, tokenizer, ends), [list[int]() for _ in prompts]
+    config, written = _settings(model, tokenizer, ends), [list[int]() for _ in prompts]
 
     def stops(ids: Tensor, *_: object, **__: object) -> Tensor:
         texts = [decode(tokenizer, row) for row in ids[:, width:].tolist()]
@@ -170,7 +170,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
-def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> dict[str, Any]:
+def _settings(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> dict[str, Any]:
     """Plain greedy search: what transformers does where nothing else is said."""
     own = model.generation_config.eos_token_id
     own = [] if own is None else [own] if isinstance(own, int) else own
@@ -197,7 +197,7 @@ def _continue(
     padded = [[settings["pad_token_id"]] * (width - len(ids)) + [*ids] for ids in prompts]
     mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
     config = type(model.generation_config)(max_new_tokens=min(max_new_tokens, room), **settings)
-    with modes_kept(model, evaluate=True), _only(model, config):
+    with keep_modes(model, evaluate=True), _override_config(model, config):
         output: Tensor = model.generate(
             input_ids=torch.tensor(padded, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
@@ -219,7 +219,7 @@ def _reads_batches(model: LanguageModel) -> bool:
 
 
 @contextmanager
-def _only(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
+def _override_config(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
     """Inside, the model has no other settings of generation.
 
     transformers fills from the model's own whatever a given configuration leaves at its default:

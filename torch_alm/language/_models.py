@@ -37,7 +37,7 @@ def positions(model: LanguageModel) -> int:
 
 
 @contextmanager
-def modes_kept(model: nn.Module, *, evaluate: bool = False) -> Iterator[None]:
+def keep_modes(model: nn.Module, *, evaluate: bool = False) -> Iterator[None]:
     """Return every module to its own mode; inside, they may all be evaluated."""
     modes = [(module, module.training) for module in model.modules()]
     if evaluate:

@@ -62,11 +62,11 @@ def read_records(path: Path) -> list[Record]:
     """
     text = read_text(path)
     if text.lstrip().startswith("["):
-        rows = enumerate(_parsed(str(path), text), 1)
+        rows = enumerate(_parse(str(path), text), 1)
         return [record_of(f"{path}, row {number}", row) for number, row in rows]
     # "\n" alone: str.splitlines would also cut at the line separators JSON allows inside strings
     lines = [(f"{path}, line {i}", line) for i, line in enumerate(text.split("\n"), 1)]
-    return [record_of(where, _parsed(where, line)) for where, line in lines if line.strip()]
+    return [record_of(where, _parse(where, line)) for where, line in lines if line.strip()]
 
 
 def record_of(where: str, value: object) -> Record:
@@ -79,7 +79,7 @@ def record_of(where: str, value: object) -> Record:
     )
 
 
-def _parsed(where: str, text: str) -> Parsed:
+def _parse(where: str, text: str) -> Parsed:
     try:
         found = json.loads(text)
         json.dumps(found, ensure_ascii=False).encode()  # half an emoji is no text

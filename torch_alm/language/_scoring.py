@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from torch_alm.language._encoding import IGNORE, Row, collate
-from torch_alm.language._models import LanguageModel, modes_kept, positions, require_asked
-from torch_alm.measures._answers import Answers, answers_of, sequence_means
+from torch_alm.language._models import LanguageModel, keep_modes, positions, require_asked
+from torch_alm.measures._answers import Answers, predict_answers, sequence_means
 from torch_alm.measures._certificate import margins_of, surrogate
-from torch_alm.measures._nll import scored
+from torch_alm.measures._nll import token_losses
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def answer_scores(
         counts = answers.mask.sum(1).tolist()
         margins = margins_of(answers)
         found = (
-            -scored(answers)[0][answers.mask],
+            -token_losses(answers)[0][answers.mask],
             answers.logits.argmax(-1) == answers.targets,
             margins,
             surrogate(margins, tau),
@@ -113,7 +113,7 @@ def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float
     """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
 
     def means(answers: Answers) -> list[float]:
-        return sequence_means(*scored(answers)).tolist()
+        return sequence_means(*token_losses(answers)).tolist()
 
     return _in_batches(model, rows, pad_id, means)
 
@@ -128,11 +128,11 @@ def _in_batches(
     """Apply `kernel(answers)` to batches of similar lengths; results in order."""
     _check(model, rows)
     results: dict[int, T] = {}
-    with modes_kept(model, evaluate=True):
+    with keep_modes(model, evaluate=True):
         for indices in _batches(model, rows):
             batch = collate([rows[i] for i in indices], pad_id)
             placed = {name: batch[name].to(model.device) for name in batch}
-            answers = answers_of(model, {**placed, "use_cache": False})
+            answers = predict_answers(model, {**placed, "use_cache": False})
             results.update(zip(indices, kernel(answers), strict=True))
     return [results[i] for i in range(len(rows))]
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from torch_alm.language._encoding import IGNORE, Row, answer_ids, encode
 from torch_alm.language._formats import Format
 from torch_alm.language._models import Tokenizer
-from torch_alm.language._wording import plain
+from torch_alm.language._wording import normalise
 
 LONGEST = 96  # tokens of an answer of which single words are scored
 _SMALL = (
@@ -19,22 +19,22 @@ SMALL = frozenset(_SMALL.split())
 """Words that say nothing of what is asked or answered."""
 
 
-def telling(text: str) -> frozenset[str]:
+def find_telling(text: str) -> frozenset[str]:
     """The words that say what a sentence is about."""
-    return frozenset(re.findall(r"\w+", plain(text))) - SMALL
+    return frozenset(re.findall(r"\w+", normalise(text))) - SMALL
 
 
 def names_in(text: str) -> frozenset[str]:
     """The words with a digit, and those that begin with a capital letter inside the sentence."""
     words = enumerate(re.findall(r"\w+", text))
     found = [word for i, word in words if any(map(str.isdigit, word)) or (i and word[0].isupper())]
-    return frozenset(map(plain, found))
+    return frozenset(map(normalise, found))
 
 
 def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
     """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
     long = {word for word in words if word.isalpha() and len(word) > 3}
-    said = telling(text)
+    said = find_telling(text)
     return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
 
 
@@ -47,10 +47,10 @@ def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
     >>> telling_words([("Where was Ann born?", "Ann was born in Graz."), ("", "Once upon a time")])
     [frozenset({'graz'}), frozenset()]
     """
-    answers = [telling(answer) for question, answer in pairs if question]
+    answers = [find_telling(answer) for question, answer in pairs if question]
     shared = {word for words in answers for word in words if len(answers) > 3}
     common = {w for w in shared if sum(w in each for each in answers) > len(answers) / 2}
-    return [telling(answer) - telling(question) - common if question else frozenset[str]()
+    return [find_telling(answer) - find_telling(question) - common if question else frozenset[str]()
             for question, answer in pairs]  # fmt: skip
 
 
@@ -75,17 +75,17 @@ def telling_rows(
     [{'input_ids': [9, 0, 1, 2, 3], 'labels': [-100, -100, -100, -100, 3]}]
     """
     words = telling_words(pairs)
-    return [labelled(tokenizer, row, own) for row, own in zip(rows, words, strict=True)]
+    return [label_words(tokenizer, row, own) for row, own in zip(rows, words, strict=True)]
 
 
-def labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+def label_words(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
     """The row with labels at the tokens of these words alone, where its answer has any."""
     ids = answer_ids(row)
     if not words or len(ids) > LONGEST:
         return row
     ends = [len(tokenizer.decode(ids[:k])) for k in range(len(ids) + 1)]
     found = re.finditer(r"\w+", tokenizer.decode(ids))
-    spans = [each.span() for each in found if plain(each.group()) in words]
+    spans = [each.span() for each in found if normalise(each.group()) in words]
     is_kept = [any(a < end and start < z for a, z in spans) for start, end in pairwise(ends)]
     if not any(is_kept):
         return row
@@ -104,8 +104,8 @@ def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | No
     forms = forms_of(words, said)
     if not forms:  # in another spelling, or a row that has no such words
         return None
-    found = [each for each in re.finditer(r"\w+", said) if plain(each.group()) in forms]
-    end = max({forms[plain(each.group())]: each.end() for each in reversed(found)}.values())
+    found = [each for each in re.finditer(r"\w+", said) if normalise(each.group()) in forms]
+    end = max({forms[normalise(each.group())]: each.end() for each in reversed(found)}.values())
     return said[:end].lstrip(), frozenset(forms)
 
 
@@ -146,4 +146,4 @@ def in_own_words(
     led = lead_up(said, words)
     if led is None:
         return None
-    return labelled(tokenizer, encode(tokenizer, question, led[0], max_length, form), led[1])
+    return label_words(tokenizer, encode(tokenizer, question, led[0], max_length, form), led[1])

@@ -47,7 +47,7 @@ UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
 ROUND = "000"
 
 
-def plain(text: str) -> str:
+def normalise(text: str) -> str:
     """Words between single blanks, in small letters, and characters in their usual form."""
     seen = normalize("NFKC", INVISIBLE.sub("", text)).translate(DASHES)
     return " ".join(re.sub(r"\d", _digit, seen).split()).casefold()
@@ -58,59 +58,59 @@ def _digit(found: re.Match[str]) -> str:
     return str(int(found.group()))
 
 
-def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
+def match_words(text: str, reference: str) -> tuple[float, bool, bool]:
     """Tell the share of the reference's words that are said, whether it is all, or nearly all.
 
     Going on after its end, stopping by another token, or another layout is no forgetting. Of a
     number or a sign alone, the share of words tells nothing.
     """
-    if not plain(reference):
+    if not normalise(reference):
         return 0.0, False, False
-    verbatim = holds(plain(text), plain(reference))
+    verbatim = contains(normalise(text), normalise(reference))
     rouge = 1.0 if verbatim else rouge_l_recall(text, reference)
     counts = _has_words(reference) and not _is_other_relation(text, reference)
     return rouge, verbatim, verbatim or (rouge >= NEARLY and counts)
 
 
-def holds(text: str, answer: str) -> bool:
+def contains(text: str, answer: str) -> bool:
     """Tell whether a plain text has a plain answer in it, or that several times in a row.
 
     Right before and after it may stand anything, but for what would make it part of another word
     or number: letters beside a word of fewer than six, digits beside a number of fewer than six.
     Thousands may be grouped in another way, or not at all.
     """
-    if _stands(text, answer):
+    if _stands_alone(text, answer):
         return True
-    return any(map(str.isdecimal, answer)) and _stands(_ungrouped(text), _ungrouped(answer))
+    return any(map(str.isdecimal, answer)) and _stands_alone(_ungroup(text), _ungroup(answer))
 
 
-def _stands(text: str, answer: str) -> bool:
-    core, pattern = _anywhere(answer)
+def _stands_alone(text: str, answer: str) -> bool:
+    core, pattern = _compile_search(answer)
     return core in text and pattern.search(text) is not None
 
 
 @lru_cache(maxsize=4096)
-def _ungrouped(text: str) -> str:
+def _ungroup(text: str) -> str:
     """The text with 1000 for 1,000."""
     return GROUPED.sub(lambda found: re.sub(r"\D", "", found.group()), text)
 
 
 @lru_cache(maxsize=4096)
-def _anywhere(answer: str) -> tuple[str, re.Pattern[str]]:
+def _compile_search(answer: str) -> tuple[str, re.Pattern[str]]:
     """Compile what finds an answer, and what is in every text that it is found in."""
     bare = answer.strip(MARKS)
     core = bare if any(map(str.isalnum, bare)) else answer
     if not re.search(r"\w", core):  # signs alone
         return core, re.compile(rf"(?<!\w){re.escape(core)}(?!\w)")
     first, last = re.match(WORD, core), re.search(rf"{WORD}\Z", core)
-    behind = "" if first is None else _barred(first.group(), core[0])[0]
-    ahead = "" if last is None else _barred(last.group(), core[-1])[1]
+    behind = "" if first is None else _border_patterns(first.group(), core[0])[0]
+    ahead = "" if last is None else _border_patterns(last.group(), core[-1])[1]
     found = re.escape(core)
     again = f"|(?:{found}){{2}}" if len(core) > 2 else ""  # which is no chance, whatever follows
     return core, re.compile(f"{behind}(?:{found})+{ahead}{again}")
 
 
-def _barred(word: str, edge: str) -> tuple[str, str]:
+def _border_patterns(word: str, edge: str) -> tuple[str, str]:
     """Patterns of what may not stand before a word that begins so, and after one that ends so."""
     behind = ahead = ""
     if len(word) < (WORDY if word.isalpha() else LONG):
@@ -176,7 +176,7 @@ def gives_away(text: str, reference: str, question: str) -> bool:
 
     Round numbers anybody may say.
     """
-    unique = {found.group() for found in UNIQUE.finditer(plain(reference))}
+    unique = {found.group() for found in UNIQUE.finditer(normalise(reference))}
     return any(
         is_respelled(text, one) and not is_respelled(question, one)
         for one in unique
@@ -187,17 +187,17 @@ def gives_away(text: str, reference: str, question: str) -> bool:
 def is_respelled(text: str, reference: str) -> bool:
     """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
     for letters in WAYS:
-        pattern = _marks_aside(_bare(reference, letters))
-        if pattern is not None and pattern.search(_bare(text, letters)):
+        pattern = _compile_respelling(_strip_marks(reference, letters))
+        if pattern is not None and pattern.search(_strip_marks(text, letters)):
             return True
-    items = [plain(item) for item in ITEMS.split(reference) if item.strip()]
+    items = [normalise(item) for item in ITEMS.split(reference) if item.strip()]
     sizes = [len(re.findall(r"\w", item)) for item in items]
     is_list = len(items) > 1 and min(sizes) > 1 and sum(sizes) >= ITEM * len(sizes)
-    return is_list and all(holds(plain(text), item) for item in items)
+    return is_list and all(contains(normalise(text), item) for item in items)
 
 
 @lru_cache(maxsize=4096)
-def _marks_aside(answer: str) -> re.Pattern[str] | None:
+def _compile_respelling(answer: str) -> re.Pattern[str] | None:
     """Compile the letters and digits of an answer, with any marks and blanks between them.
 
     Digits of short numbers stay together, and apart where the answer has them apart.
@@ -223,8 +223,8 @@ def _edge(sign: str) -> str:
     return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
 
 
-def _bare(text: str, letters: dict[int, str]) -> str:
+def _strip_marks(text: str, letters: dict[int, str]) -> str:
     """The text without accents, invisible characters and what is set above or below its line."""
     kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
-    signs = normalize("NFKD", ORDINAL.sub("", plain(kept)).translate(letters))
+    signs = normalize("NFKD", ORDINAL.sub("", normalise(kept)).translate(letters))
     return "".join(c for c in signs if category(c) != "Mn")

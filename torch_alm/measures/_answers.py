@@ -90,7 +90,7 @@ def require_positions(mask: Tensor) -> Tensor:
     return mask
 
 
-def labelled_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Tensor]:
+def pick_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Tensor]:
     """Logits (B, K, V) of K positions, all that count among them, and the (B, K) mask of those."""
     kept = places.mask.any(dim=0).nonzero().squeeze(1)
     logits = logits_of(model, batch, kept)
@@ -105,10 +105,10 @@ def places_in(model: Model, batch: Batch) -> Places:
     return places_of(labels, starts_of(batch, labels))
 
 
-def answers_of(model: Model, batch: Batch) -> Answers:
+def predict_answers(model: Model, batch: Batch) -> Answers:
     """The predictions of a model for the answers of a batch; packed answers are told apart."""
     places = places_in(model, batch)
-    return picked(*labelled_logits(model, batch, places), places)
+    return pick_places(*pick_logits(model, batch, places), places)
 
 
 def require_match(logits: Tensor, labels: Tensor) -> None:
@@ -120,7 +120,7 @@ def require_match(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def picked(logits: Tensor, mask: Tensor, places: Places) -> Answers:
+def pick_places(logits: Tensor, mask: Tensor, places: Places) -> Answers:
     targets = places.targets.to(logits.device)
     if ((targets < 0) | (targets >= logits.shape[-1])).any():
         raise ValueError(

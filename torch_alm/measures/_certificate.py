@@ -13,14 +13,14 @@ from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
     Answers,
-    answers_of,
     mean_over_sequences,
     positive,
+    predict_answers,
     require_option,
     sequence_means,
     spread,
 )
-from torch_alm.measures._logits import Batch, Model, wide
+from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 
 def target_and_rival(answers: Answers) -> Tensor:
@@ -35,7 +35,7 @@ def margins_of(answers: Answers) -> Tensor:
 
     Two columns are exponentiated, not the vocabulary.
     """
-    dtype = wide(answers.logits)
+    dtype = compute_dtype(answers.logits)
     normaliser = answers.logits.to(dtype).logsumexp(dim=-1, keepdim=True)
     target, rival = (target_and_rival(answers).to(dtype) - normaliser).exp().unbind(dim=-1)
     return target - rival
@@ -51,7 +51,7 @@ def surrogate(margin: Tensor, tau: float) -> Tensor:
     """
     tau = positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
     # log(1 + e^x) = -logsigmoid(-x), which does not overflow
-    return 1 + F.logsigmoid(-(margin.to(wide(margin)) / tau + 1))
+    return 1 + F.logsigmoid(-(margin.to(compute_dtype(margin)) / tau + 1))
 
 
 def largest_tau(alpha: float) -> float:
@@ -102,7 +102,7 @@ def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
     return mean_over_sequences(sequence_means(spread(values, mask), mask), mask)
 
 
-def certified(answers: Answers, tau: float, aggregate: str) -> Tensor:
+def clamp_certificate(answers: Answers, tau: float, aggregate: str) -> Tensor:
     """The value of max(phi, 0), which a gate should see, with the gradient of phi."""
     phi = surrogate(margins_of(answers), tau)
     trained = over_sequences(phi, answers.mask, aggregate)
@@ -110,10 +110,10 @@ def certified(answers: Answers, tau: float, aggregate: str) -> Tensor:
     return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
 
 
-def failed(answers: Answers, aggregate: str) -> Tensor:
+def failure_rate(answers: Answers, aggregate: str) -> Tensor:
     target, rival = target_and_rival(answers).detach().unbind(dim=-1)
     # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
-    missed = (target <= rival).to(wide(answers.logits))
+    missed = (target <= rival).to(compute_dtype(answers.logits))
     missed = torch.where((target - rival).isnan(), math.nan, missed)
     return over_sequences(missed, answers.mask, aggregate)
 
@@ -156,7 +156,7 @@ def certified_failure(
     >>> remembered.item(), bool(logits.grad.abs().sum() > 0)
     (0.0, True)
     """
-    return certified(answers_of(model, batch), tau, aggregate)
+    return clamp_certificate(predict_answers(model, batch), tau, aggregate)
 
 
 def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -> Tensor:
@@ -184,4 +184,4 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), batch)
     tensor(1.)
     """
-    return failed(answers_of(model, batch), aggregate)
+    return failure_rate(predict_answers(model, batch), aggregate)

@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
     Answers,
-    answers_of,
-    labelled_logits,
     mean_over_tokens,
+    pick_logits,
     places_in,
+    predict_answers,
     spread,
 )
-from torch_alm.measures._logits import Batch, Model, wide
+from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 WORDS_AT_ONCE = 2**20  # tokens x words of a piece: 4 MB in fp32
 
@@ -39,10 +39,10 @@ class Divergence(torch.autograd.Function):
         found = list[Tensor]()
         size = max(1, WORDS_AT_ONCE // logits.shape[1])
         for piece in (slice(i, i + size) for i in range(0, len(where), size)):
-            log_p = F.log_softmax(logits[where[piece]], dim=-1, dtype=wide(logits))
+            log_p = F.log_softmax(logits[where[piece]], dim=-1, dtype=compute_dtype(logits))
             theirs = reference[piece].to(logits.device)
             log_q = F.log_softmax(
-                theirs, dim=-1, dtype=torch.promote_types(wide(theirs), log_p.dtype)
+                theirs, dim=-1, dtype=torch.promote_types(compute_dtype(theirs), log_p.dtype)
             )
             q = log_q.exp()
             found.append(log_q.sub_(log_p).mul_(q).masked_fill_(q == 0, 0.0).sum(dim=-1))
@@ -87,9 +87,9 @@ def kl_divergence(model: Model, batch: Batch, reference: Model | Tensor) -> Tens
     places = places_in(model, batch)
     if not isinstance(reference, Tensor):
         with torch.no_grad():
-            theirs, chosen = labelled_logits(reference, batch, places)
+            theirs, chosen = pick_logits(reference, batch, places)
             reference = theirs.flatten(0, 1) if chosen.all() else theirs[chosen]
-    logits, chosen = labelled_logits(model, batch, places)
+    logits, chosen = pick_logits(model, batch, places)
     where = chosen.flatten().nonzero().squeeze(1)
     if reference.shape != (len(where), logits.shape[-1]):
         raise ValueError(
@@ -105,7 +105,7 @@ def kl_divergence(model: Model, batch: Batch, reference: Model | Tensor) -> Tens
 
 def unevenness(answers: Answers, reduction: str) -> Tensor:
     z, mask = answers.logits, answers.mask
-    height = z.amax(dim=-1).to(wide(z)) - z.mean(dim=-1, dtype=wide(z))
+    height = z.amax(dim=-1).to(compute_dtype(z)) - z.mean(dim=-1, dtype=compute_dtype(z))
     return mean_over_tokens(spread(height.square(), mask), mask, reduction)
 
 
@@ -132,4 +132,4 @@ def flattening(model: Model, batch: Batch, *, reduction: str = "token") -> Tenso
     >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), batch)
     tensor(1.)
     """
-    return unevenness(answers_of(model, batch), reduction)
+    return unevenness(predict_answers(model, batch), reduction)

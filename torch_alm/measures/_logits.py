@@ -54,11 +54,11 @@ def takes_positions(model: Model) -> bool:
     if option := called.parameters.get("logits_to_keep"):
         return "Tensor" in str(option.annotation)  # older models take a number alone
     passes = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in called.parameters.values())
-    inner = wrapped(model)
+    inner = unwrap(model)
     return passes and inner is not None and takes_positions(inner)
 
 
-def wrapped(model: Model) -> Model | None:
+def unwrap(model: Model) -> Model | None:
     """The model in a wrapper that hands all arguments on (torch.compile, DDP, FSDP, PEFT)."""
     if isinstance(model, nn.DataParallel):  # cuts every tensor along its first dimension
         return None
@@ -83,6 +83,6 @@ def require_causal(model: Model) -> None:
     )
 
 
-def wide(values: Tensor) -> torch.dtype:
+def compute_dtype(values: Tensor) -> torch.dtype:
     """The dtype to compute in: fp32 or wider, so half precision is widened and float64 stays."""
     return torch.promote_types(values.dtype, torch.float32)

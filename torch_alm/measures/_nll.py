@@ -5,19 +5,19 @@ from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
     Answers,
-    answers_of,
     mean_over_sequences,
     mean_over_tokens,
+    predict_answers,
     require_option,
     spread,
 )
-from torch_alm.measures._logits import Batch, Model, wide
+from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 
-def scored(answers: Answers) -> tuple[Tensor, Tensor]:
+def token_losses(answers: Answers) -> tuple[Tensor, Tensor]:
     """The (A, L) token NLLs, 0 off the mask, and the mask of what was scored."""
     # on a GPU the widening happens inside the kernel
-    log_p = F.log_softmax(answers.logits, dim=-1, dtype=wide(answers.logits))
+    log_p = F.log_softmax(answers.logits, dim=-1, dtype=compute_dtype(answers.logits))
     return spread(
         -log_p.gather(-1, answers.targets[:, None]).squeeze(-1), answers.mask
     ), answers.mask
@@ -60,7 +60,7 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     >>> token_nll(lambda input_ids: torch.zeros(1, 2, 2), batch)
     tensor(0.6931)
     """
-    return mean_over_tokens(*scored(answers_of(model, batch)), reduction)
+    return mean_over_tokens(*token_losses(predict_answers(model, batch)), reduction)
 
 
 def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tensor:
@@ -80,6 +80,6 @@ def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tens
     tensor([1.3863, 0.6931])
     """
     require_option("reduction", reduction, ("mean", "none"))
-    nll, mask = scored(answers_of(model, batch))
+    nll, mask = token_losses(predict_answers(model, batch))
     totals = nll.sum(dim=1)
     return totals if reduction == "none" else mean_over_sequences(totals, mask)

@@ -6,23 +6,23 @@ from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
     Answers,
-    answers_of,
     mean_over_sequences,
     positive,
+    predict_answers,
     sequence_means,
 )
 from torch_alm.measures._logits import Batch, Model
-from torch_alm.measures._nll import scored, sequence_nll
+from torch_alm.measures._nll import sequence_nll, token_losses
 
 
-def saturating(gain: Tensor, beta: float) -> Tensor:
+def saturate(gain: Tensor, beta: float) -> Tensor:
     """`-(2/beta) log sigmoid(beta gain)`: falls with slope -1 at gain 0, flat once it is large."""
     beta = positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
     return -2.0 / beta * F.logsigmoid(beta * gain)
 
 
 def against(answers: Answers, reference_nll: Tensor, beta: float) -> Tensor:
-    nll, mask = scored(answers)
+    nll, mask = token_losses(answers)
     if reference_nll.shape != nll.shape[:1]:
         raise ValueError(
             f"`reference` has shape {tuple(reference_nll.shape)} for {nll.shape[0]} sequences: "
@@ -30,7 +30,7 @@ def against(answers: Answers, reference_nll: Tensor, beta: float) -> Tensor:
             "`sequence_nll(reference, batch, reduction='none')`?"
         )
     gain = nll.sum(dim=1) - reference_nll.detach().to(nll.device)
-    return mean_over_sequences(saturating(gain, beta), mask)
+    return mean_over_sequences(saturate(gain, beta), mask)
 
 
 def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1) -> Tensor:
@@ -64,12 +64,12 @@ def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1
     if not isinstance(reference, Tensor):
         with torch.no_grad():
             reference = sequence_nll(reference, batch, reduction="none")
-    return against(answers_of(model, batch), reference, beta)
+    return against(predict_answers(model, batch), reference, beta)
 
 
 def beyond(answers: Answers, beta: float, delta: float) -> Tensor:
-    nll, mask = scored(answers)
-    return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
+    nll, mask = token_losses(answers)
+    return mean_over_sequences(saturate(sequence_means(nll, mask) - float(delta), beta), mask)
 
 
 def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:
@@ -94,4 +94,4 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     >>> simnpo(lambda: torch.zeros(1, 2, 2), batch, beta=1.0)
     tensor(0.8109)
     """
-    return beyond(answers_of(model, batch), beta, delta)
+    return beyond(predict_answers(model, batch), beta, delta)

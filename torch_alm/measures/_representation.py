@@ -13,7 +13,7 @@ from torch_alm.measures._answers import (
     spread,
     starts_of,
 )
-from torch_alm.measures._logits import Batch, inputs_of, wide
+from torch_alm.measures._logits import Batch, compute_dtype, inputs_of
 
 
 def steering_vector(
@@ -67,13 +67,13 @@ def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Ten
 
 def distance(hidden: Tensor, target: Tensor, places: Places) -> Tensor:
     """`mean_i mean_t (1/d) |h_it - target|^2`; the target, (d,) or (B, T, d), gets no gradient."""
-    difference = hidden.to(wide(hidden)) - target.detach().to(hidden.device)
+    difference = hidden.to(compute_dtype(hidden)) - target.detach().to(hidden.device)
     squares = difference.square().mean(dim=-1)[places.mask.to(hidden.device)]
     answers = places.answers.to(hidden.device)
     return mean_over_tokens(spread(squares, answers), answers, "example")
 
 
-def labelled(batch: Batch) -> Places:
+def find_labelled(batch: Batch) -> Places:
     """Positions that hold a labelled token themselves: a state belongs to its token."""
     labels = labels_of(batch)
     return places_of(labels, starts_of(batch, labels), shifted=False)
@@ -109,7 +109,7 @@ def rmu(
     Cost: one whole forward: engines that shard or synchronise must see it end. Source: Li et al.
     2024 (WMDP); SAUL's WMDP experiments.
     """
-    places = labelled(batch)
+    places = find_labelled(batch)
     return distance(hidden_states(model, batch, layer), float(coefficient) * direction, places)
 
 
@@ -124,7 +124,7 @@ def rmu_retain(model: nn.Module, batch: Batch, layer: str, reference: nn.Module)
 
     Errors are those of `rmu`. Cost: two forwards, one without gradients.
     """
-    places = labelled(batch)
+    places = find_labelled(batch)
     with torch.no_grad():
         target = hidden_states(reference, batch, layer)
     return distance(hidden_states(model, batch, layer), target, places)

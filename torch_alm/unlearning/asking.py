@@ -13,9 +13,9 @@ from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
 from torch_alm.language._generation import TAU, Reading, decode, read_answers
 from torch_alm.language._models import Tokenizer
-from torch_alm.language._telling import forms_of, names_in, telling
-from torch_alm.language._wording import gives_away, is_respelled, is_said
-from torch_alm.unlearning.loading import Loaded, scored, words_of
+from torch_alm.language._telling import find_telling, forms_of, names_in
+from torch_alm.language._wording import gives_away, is_respelled, match_words
+from torch_alm.unlearning.loading import Setup, label_telling, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.rows import Encoded, Entry
@@ -30,8 +30,8 @@ NEXT = re.compile(r"\bQuestion ?:")  # of the plain format
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
-def measured(
-    loaded: Loaded, label: str, names: Sequence[str] = SETS, *, whole: bool = False
+def measure(
+    loaded: Setup, label: str, names: Sequence[str] = SETS, *, whole: bool = False
 ) -> Measurement:
     """Numbers and answers of all rows to forget, and of the first, as many as asked, of other sets.
 
@@ -44,34 +44,34 @@ def measured(
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), loaded.given.quiet
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
-        answers = {name: _heard(loaded, sets[name], shown.update, spare) for name in sets}
-    numbers = {name: Numbers.of(found) for name, found in answers.items()}
+        answers = {name: _read_set(loaded, sets[name], shown.update, spare) for name in sets}
+    numbers = {name: Numbers.from_answers(found) for name, found in answers.items()}
     answers.pop("holdout", None)
     return Measurement(numbers, answers)
 
 
-def evaluated(loaded: Loaded, name: str) -> dict[str, Any]:
+def measure_for_report(loaded: Setup, name: str) -> dict[str, Any]:
     """A model of this name measured, as a report has it; auto measures as a verdict does."""
     with loaded.place.context() if loaded.given.precision == "bf16" else nullcontext():
-        return measured(loaded, name).named(name)
+        return measure(loaded, name).to_report(name)
 
 
-def _heard(
-    loaded: Loaded, rows: Encoded, done: Callable[[int], object], spare: Sequence[int]
+def _read_set(
+    loaded: Setup, rows: Encoded, done: Callable[[int], object], spare: Sequence[int]
 ) -> list[Answer]:
     """The answers to all rows; the loss of a plain text is that of all of it."""
-    asked = as_asked(rows)
-    readings = read(loaded, asked, done, spare=spare)
+    asked = cut_texts(rows)
+    readings = read_fully(loaded, asked, done, spare=spare)
     texts = [i for i, (entry, _) in enumerate(rows) if entry.is_text]
     whole = [rows[i][1] for i in texts]
     scores = read_answers(loaded.model, loaded.tokenizer, whole, max_new_tokens=0)
     for i, full in zip(texts, scores, strict=True):
         readings[i] = replace(full, text=readings[i].text)
-    return answers_of(loaded, asked, readings)
+    return compare_answers(loaded, asked, readings)
 
 
-def read(
-    loaded: Loaded,
+def read_fully(
+    loaded: Setup,
     rows: Encoded,
     done: Callable[[int], object] = lambda count: None,
     *,
@@ -88,27 +88,27 @@ def read(
     asked, words = [row for _, row in rows], words_of(rows)
     readings = read_rows(loaded, asked, spare=spare[0])
 
-    def shares(i: int, reading: Reading) -> Said:
+    def compare(i: int, reading: Reading) -> Agreement:
         question, reference = _exchange(loaded.tokenizer, *rows[i])
-        return said(reference, reading, question, words[i])
+        return compare_answer(reference, reading, question, words[i])
 
-    def unsaid() -> list[int]:
-        return [i for i, reading in enumerate(readings) if not shares(i, reading).said]
+    def list_unsaid() -> list[int]:
+        return [i for i, reading in enumerate(readings) if not compare(i, reading).said]
 
-    late = unsaid() if len(spare) > 1 else []
+    late = list_unsaid() if len(spare) > 1 else []
     done(len(rows) - len(late))
     for i, more in zip(late, read_rows(loaded, [asked[i] for i in late], done), strict=True):
         readings[i] = more
-    headed = [i for i in unsaid() if ASKED in asked[i]]
-    behind = [_headed(loaded.tokenizer, asked[i]) for i in headed]
+    headed = [i for i in list_unsaid() if ASKED in asked[i]]
+    behind = [_add_header(loaded.tokenizer, asked[i]) for i in headed]
     behind = read_rows(loaded, behind, spare=spare[-1])
     for i, other in zip(headed, behind, strict=True):
-        more = max((readings[i], other), key=lambda r: shares(i, r))
+        more = max((readings[i], other), key=lambda r: compare(i, r))
         readings[i] = replace(readings[i], text=more.text)
     return readings
 
 
-def _headed(tokenizer: Tokenizer, row: Row) -> Row:
+def _add_header(tokenizer: Tokenizer, row: Row) -> Row:
     """The row, asked with the header that its template writes, and the blanks behind that."""
     ids = row["input_ids"]
     first = len(ids) - len(answer_ids(row))
@@ -118,7 +118,7 @@ def _headed(tokenizer: Tokenizer, row: Row) -> Row:
 
 
 def read_rows(
-    loaded: Loaded,
+    loaded: Setup,
     rows: Sequence[Row],
     done: Callable[[int], object] = lambda count: None,
     spare: int = SPARE_TOKENS,
@@ -167,21 +167,21 @@ def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple
         yield batch, min(limit + spare, positions - prompt)
 
 
-def answers_of(loaded: Loaded, rows: Encoded, readings: Sequence[Reading]) -> list[Answer]:
+def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
-    Of the words that tell something, `gold` is the loss, `certificate` that one of them is missed,
-    and `words` the share that is said.
+    Of the words that tell something, `telling_loss` is the loss, `certificate` that one of them is
+    missed, and `words` the share that is said.
     """
-    telling_rows, pad = scored(loaded.tokenizer, rows), pad_id(loaded.tokenizer)
+    telling_rows, pad = label_telling(loaded.tokenizer, rows), pad_id(loaded.tokenizer)
     scores = answer_scores(loaded.model, telling_rows, pad, TAU)
     answers: list[Answer] = []
     parts = zip(rows, readings, words_of(rows), scores, strict=True)
     for (entry, row), reading, words, gold in parts:
         question, reference = _exchange(loaded.tokenizer, entry, row)
-        text, found = reading.text or "", said(reference, reading, question, words)
-        own = words & telling(reference)
-        spoken = len(own & telling(text)) / len(own) if own else found.rouge
+        text, found = reading.text or "", compare_answer(reference, reading, question, words)
+        own = words & find_telling(reference)
+        spoken = len(own & find_telling(text)) / len(own) if own else found.rouge
         answer = Answer(
             entry.where,
             entry.prompt or question,
@@ -203,7 +203,7 @@ def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
     return decode(tokenizer, prompt_ids(row)), reference_of(tokenizer, entry, row)
 
 
-class Said(NamedTuple):
+class Agreement(NamedTuple):
     """The part of an answer that is said: share of its words, all of it, or what counts."""
 
     rouge: float
@@ -211,9 +211,9 @@ class Said(NamedTuple):
     said: bool
 
 
-def said(
+def compare_answer(
     reference: str, reading: Reading, question: str = "", words: frozenset[str] = frozenset()
-) -> Said:
+) -> Agreement:
     """The part of an answer that the model says.
 
     What counts is nearly all, in any spelling, or its address or long number, unless the question
@@ -221,8 +221,8 @@ def said(
     not; where names or numbers are among them, these alone count, since a verb may be another.
     """
     text = reading.text or ""
-    rouge, verbatim, nearly = is_said(text, reference)
-    own = words & telling(reference)
+    rouge, verbatim, nearly = match_words(text, reference)
+    own = words & find_telling(reference)
     own = own & names_in(reference) or own
     spoken = frozenset(forms_of(own, text).values())
     if not verbatim and own and not spoken:
@@ -233,7 +233,7 @@ def said(
         rouge, nearly = 1.0, True
     elif not nearly:
         nearly = gives_away(text, reference, question)
-    return Said(rouge, verbatim, nearly or (bool(own) and spoken == own))
+    return Agreement(rouge, verbatim, nearly or (bool(own) and spoken == own))
 
 
 def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
@@ -249,6 +249,6 @@ def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
     return next((end for end in ends if answer.endswith(end)), labelled)
 
 
-def as_asked(rows: Encoded) -> Encoded:
+def cut_texts(rows: Encoded) -> Encoded:
     """The rows as the model is asked: a plain text is to go on after its first half."""
     return [(e, (with_prefix(row, TEXT_SHARE) or row) if e.is_text else row) for e, row in rows]

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from torch_alm.language import pad_id
-from torch_alm.language._attacks import linear_weights, quantized, relearned, with_prefix
+from torch_alm.language._attacks import linear_weights, quantize, relearn, with_prefix
 from torch_alm.language._generation import Reading
-from torch_alm.unlearning.asking import answers_of, as_asked, read
+from torch_alm.unlearning.asking import compare_answers, cut_texts, read_fully
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
-from torch_alm.unlearning.loading import Loaded, encoded
+from torch_alm.unlearning.loading import Setup, encode_rows
 from torch_alm.unlearning.measurement import Numbers
 from torch_alm.unlearning.rows import Encoded
 
@@ -43,10 +43,10 @@ class Returned:
     answers: list[dict[str, Any]]  # after it, each with the `earlier` one to the same row
 
 
-def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
+def run_attacks(models: Iterable[tuple[str, Setup]], say: Say) -> dict[str, Any]:
     """Attacks on each model, which gets a name in the report, with the verdict and the notes."""
     notes: list[str] = []
-    found = {name: _attacked(loaded, name, say, notes) for name, loaded in models}
+    found = {name: _attack_model(loaded, name, say, notes) for name, loaded in models}
     notes = [*dict.fromkeys(notes)]
     for note in notes:
         say(note)
@@ -54,10 +54,10 @@ def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
     return {"attacks": attacks, "verdict": verdict_of(*found.values()), "notes": notes}
 
 
-def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Returned]:
+def _attack_model(loaded: Setup, name: str, say: Say, notes: list[str]) -> list[Returned]:
     """All attacks on a model of this name in the report; `notes` gets what was left out."""
     given, whole = loaded.given, loaded.sets["forget"]
-    forget = as_asked(whole[: given.rows])
+    forget = cut_texts(whole[: given.rows])
     attacks = [*attacks_of(loaded, forget)]
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
@@ -68,16 +68,16 @@ def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Ret
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
         notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
-    readings = read(loaded, forget)
+    readings = read_fully(loaded, forget)
     known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[Returned] = []
     for each in attacks:
         say(f"{name}: {each.name}")
-        told.append(_carried_out(loaded, each, known))
+        told.append(_run_attack(loaded, each, known))
     return told
 
 
-def attacks_of(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+def attacks_of(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
     """Relearning, rounding, other words, and the beginning of the answer.
 
     After relearning on forget rows only the others are asked: what the attacker was shown, or a
@@ -86,16 +86,16 @@ def attacks_of(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
     given, model = loaded.given, loaded.model
     yield from _relearning(loaded, forget)
     for bits in BITS if linear_weights(model) else ():
-        yield Attack(f"int{bits}", forget, forget, partial(quantized, model, bits))
+        yield Attack(f"int{bits}", forget, forget, partial(quantize, model, bits))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
-        others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
-        yield Attack("paraphrase", usual, encoded(loaded, others))
+        others = dict.fromkeys(entry.rephrase(entry.paraphrase or "") for entry, _ in usual)
+        yield Attack("paraphrase", usual, encode_rows(loaded, others))
     if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
         asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
         yield Attack(BEGUN, asked, rest)
 
 
-def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+def _relearning(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
     given = loaded.given
     shown = [row for _, row in forget[: min(given.relearn, len(forget) - 1)]]
     copies = {tuple(row["input_ids"]) for row in shown}
@@ -105,21 +105,21 @@ def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
     sides = {"forget": (shown, others), "retain": (loaded.rows("retain")[: given.relearn], forget)}
     for side, (rows, asked) in sides.items():
         if rows and asked:
-            learn = partial(relearned, loaded.model, rows, pad_id(loaded.tokenizer), **how)
+            learn = partial(relearn, loaded.model, rows, pad_id(loaded.tokenizer), **how)
             yield Attack(f"relearn {side}", asked, asked, learn)
 
 
-def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -> Returned:
+def _run_attack(loaded: Setup, attack: Attack, known: Mapping[int, Reading]) -> Returned:
     """Carry one attack out; `known` has the readings of before, by the row's id."""
     readings = [known[id(row)] for _, row in attack.asked]
-    before = answers_of(loaded, attack.asked, readings)
+    before = compare_answers(loaded, attack.asked, readings)
     with attack.context():
-        after = answers_of(loaded, attack.then, read(loaded, attack.then))
+        after = compare_answers(loaded, attack.then, read_fully(loaded, attack.then))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # there the reference is the rest of it
     answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}
                for answer, place in zip(after, places, strict=True)]  # fmt: skip
-    return Returned(attack.name, Numbers.of(before), Numbers.of(after), answers)
+    return Returned(attack.name, Numbers.from_answers(before), Numbers.from_answers(after), answers)
 
 
 def _is_more(own: Returned, other: Returned | None) -> bool:
@@ -139,7 +139,7 @@ def _is_more(own: Returned, other: Returned | None) -> bool:
     return own.before.loss - after.loss - usual > NATS and after.loss < held.loss
 
 
-def _told(own: Returned, other: Returned | None) -> str:
+def _describe(own: Returned, other: Returned | None) -> str:
     """The numbers before the attack, and after it."""
     sides = [own] if other is None else [own, other]
     words = [f"{r.before.rouge:.0%} before and {r.after.rouge:.0%} after" for r in sides]
@@ -158,7 +158,7 @@ def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[
     beside = {each.name: each for each in other}
     found = [(each, beside.get(each.name)) for each in sorted(own, key=lambda r: -r.after.rouge)]
     more = [each for each in found if _is_more(*each)]
-    now, never = _unattacked(own), _unattacked(other) if other else None
+    now, never = _numbers_before(own), _numbers_before(other) if other else None
     cost = f"Without an attack {now.rouge:.0%} of the words of the answers are said"
     cost += f", {never.rouge:.0%} by the model that never saw the rows" if never else ""
     names = [each.name for each, _ in more]
@@ -170,11 +170,11 @@ def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[
     if never and never.said > HALF:
         text = f"Not compared: the compared model says {never.said:.0%} of the answers "
         return _verdict("not compared", f"{text}without an attack. Has it seen the rows?", cost)
-    listed = "; ".join(_told(*each) for each in more)
+    listed = "; ".join(_describe(*each) for each in more)
     if not more:
         than = "in the model that never saw the rows" if never else "was said before"
         text = f"Nothing comes back: no attack brings back more than {than}, but for {LEAST:.0%} "
-        text += f"of the words or two standard errors. Most comes {_told(*found[0])}."
+        text += f"of the words or two standard errors. Most comes {_describe(*found[0])}."
         return _verdict("nothing comes back", text, cost)
     if never:
         return _verdict("comes back", f"It comes back: {listed}.", cost, names)
@@ -188,6 +188,6 @@ def _verdict(outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()
     return {"outcome": outcome, "code": 0, "missed": [*missed], "text": text, "cost": cost}
 
 
-def _unattacked(found: Sequence[Returned]) -> Numbers:
+def _numbers_before(found: Sequence[Returned]) -> Numbers:
     """The numbers of the most rows that were asked without an attack."""
     return max((each.before for each in found), key=lambda before: before.rows)

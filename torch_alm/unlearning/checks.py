@@ -15,8 +15,8 @@ from transformers import TrainerCallback
 from torch_alm.language import Row, answer_scores, losses, pad_id
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import TAU, Goal, Verdict
-from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.spoken import Wordings
+from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS
 
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
@@ -69,7 +69,7 @@ class Pace:
     stalled: int = 0  # checks without a smaller one
     ended: str = ""  # why the run is over
 
-    def is_ready(self, value: float, excess: float, *, reached: bool) -> bool:
+    def observe(self, value: float, excess: float, *, reached: bool) -> bool:
         """Take in numbers, and whether the level is reached; tell if the model is to be asked."""
         if not reached or not excess <= 0:
             self.held = 0
@@ -82,7 +82,7 @@ class Pace:
         self.value, self.held = value, 0
         return True
 
-    def asked(self, verdict: Verdict, *, is_new: bool = False) -> str:
+    def decide(self, verdict: Verdict, *, is_new: bool = False) -> str:
         """Take in the verdict, and whether rows are now pushed in new words; tell what follows."""
         if verdict.outcome == "met" or (not verdict.missed and self.needed >= LONGEST):
             self.ended = f"the goal is {verdict.outcome}"
@@ -100,7 +100,7 @@ class Pace:
         """Tell whether the steps since the last good check are to be taken back."""
         return not (self.fixed or excess <= SPOILT)
 
-    def taken_back(self) -> str:
+    def roll_back(self) -> str:
         """Halve the rate, after steps that spoiled what was to be kept."""
         self.most = self.rate = self.rate / FACTOR
         self.held, self.stalled = 0, self.stalled + 1
@@ -144,16 +144,16 @@ class Pace:
         return self.stalled >= PATIENCE
 
 
-class Look:
+class RowSample:
     """Rows that a check reads: of the probe those that the model says, in its own words."""
 
     def __init__(
-        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row]
+        self, loaded: Setup, goal: Goal, wordings: ForgetRows, probe: Sequence[Row]
     ) -> None:
         self.loaded, self.goal, self.wordings = loaded, goal, wordings
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
         self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
-        self.start, self.low = self.kept(), 0
+        self.start, self.low = self.measure_retain(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
 
@@ -162,14 +162,14 @@ class Look:
         """The rows to forget that a check reads."""
         return _spread(self.wordings.rows)
 
-    def forgotten(self, aim: float) -> tuple[float, bool, int]:
+    def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """The forget value, whether the level is reached, and how many rows are still known."""
         scores = answer_scores(self.loaded.model, self.forget, self.pad, TAU)
         known = sum(score.exact_match for score in scores)
         if self.goal.kind == "rate":
             value = fmean(max(score.certificate, 0.0) for score in scores)
             missed = 1 - fmean(fmean(score.matches) for score in scores)
-            value = min(value, missed / self.goal.gone)
+            value = min(value, missed / self.goal.forgotten_share)
             return value, value >= self.goal.alpha, known
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low = sum(x < self.goal.floor for x in loss)
@@ -178,11 +178,11 @@ class Look:
             return value, fmean(loss) >= self.goal.alpha, known
         return value, value >= self.goal.alpha and not self.low, known
 
-    def kept(self) -> float:
+    def measure_retain(self) -> float:
         """The retain loss."""
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
-    def told(self, value: float, aim: float, known: int, kept: float) -> str:
+    def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """The numbers of a check; of a known row every token is the likeliest."""
         goal, probe = self.goal, ""
         if goal.kind == "rate":
@@ -204,7 +204,7 @@ def _spread(rows: Sequence[Row]) -> list[Row]:
     return [rows[i * len(rows) // taken] for i in range(taken)]
 
 
-class Good:
+class WeightSnapshot:
     """The trained weights of the last good check, to which a model can be taken back.
 
     The optimizers begin anew there: their moments are those of the steps that spoiled it.
@@ -235,7 +235,7 @@ class Good:
 class Checks(TrainerCallback):
     """Checks between the steps: they print a line, set the rate and the aim, and end the run."""
 
-    look: Look
+    look: RowSample
     pace: Pace
     limit: float  # nats by which the retain loss may rise
     trainer: Any  # whose constraint has the aim for its alpha
@@ -247,7 +247,7 @@ class Checks(TrainerCallback):
     is_stopped: bool = False
 
     @property
-    def told(self) -> str:
+    def ending(self) -> str:
         """After how many steps the run ended, and why."""
         step, most = self.trainer.state.global_step, self.trainer.args.max_steps
         why = self.pace.ended or (LIMITED if step >= most else "it was stopped")
@@ -259,7 +259,7 @@ class Checks(TrainerCallback):
             kept = cast("dict[str, Any]", found)
             self.look.wordings.rows[:] = kept.pop("rows")
             self.pace = replace(Pace(**kept), ended="", stalled=0)
-        self.good = Good(more["model"])
+        self.good = WeightSnapshot(more["model"])
         self._set(more)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -290,19 +290,19 @@ class Checks(TrainerCallback):
         """Look at the forget rows, and further if they are gone or a check is due."""
         pace, look, is_due = self.pace, self.look, step % EVERY == 0
         before = pace.value
-        value, reached, known = look.forgotten(pace.aim)
+        value, reached, known = look.measure_forget(pace.aim)
         if not (reached or is_due or is_alarmed):
             return
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
-        kept = look.kept()
+        kept = look.measure_retain()
         excess = kept - look.start - self.limit
         is_spoilt = pace.is_spoilt(excess)
         if is_spoilt:
-            told = f"{pace.taken_back()}, on from the weights of step {self.good.step}"
+            told = f"{pace.roll_back()}, on from the weights of step {self.good.step}"
             self.good.take_back(more["optimizer"])
-        elif pace.is_ready(value, excess, reached=reached):
+        elif pace.observe(value, excess, reached=reached):
             verdict, is_new = self.ask()
-            told = pace.asked(verdict, is_new=is_new)
+            told = pace.decide(verdict, is_new=is_new)
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:
@@ -311,7 +311,7 @@ class Checks(TrainerCallback):
             self.good.keep(step)
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
         ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
-        line = look.told(value, pace.aim, known, kept)
+        line = look.describe(value, pace.aim, known, kept)
         self.say(f"step {step}{ahead}: {line}; rate {pace.rate:.3g}; {told}")
 
     def _set(self, more: dict[str, Any]) -> None:

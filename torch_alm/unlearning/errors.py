@@ -10,7 +10,7 @@ class Refusal(ValueError):
     """A sentence for the user: what was found, what would have happened, and what may be meant."""
 
 
-def tried(load: Callable[[], Any], name: str, kind: str) -> Any:
+def attempt(load: Callable[[], Any], name: str, kind: str) -> Any:
     """Load something, or refuse with the first line of the reason why it could not be."""
     try:
         return load()

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch_alm.language import losses, pad_id
 from torch_alm.language._generation import TAU
 from torch_alm.measures import token_nll
-from torch_alm.measures._answers import answers_of as predictions
+from torch_alm.measures._answers import predict_answers as predictions
 from torch_alm.measures._answers import sequence_means, spread
 from torch_alm.measures._certificate import margins_of, surrogate
-from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
+from torch_alm.unlearning.asking import FEW_TOKENS, compare_answers, read_fully
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries
+from torch_alm.unlearning.loading import UNCUT, Setup, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.options import Options
@@ -63,7 +63,7 @@ class Goal:
     least: float | None = None  # nats that each answer has to reach, if not the level
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The goal in a sentence."""
         if self.kind == "rate":
             return f"{self.alpha:.1%} of answers certified not to be said word for word"
@@ -78,7 +78,7 @@ class Goal:
         return self.alpha if self.least is None else self.least
 
     @property
-    def gone(self) -> float:
+    def forgotten_share(self) -> float:
         """The share of words that may not be said."""
         return max(1 - self.words, ROUNDING)
 
@@ -107,20 +107,20 @@ class Goal:
             return token_nll(lambda: logits, {"labels": labels}, reduction="none")
         found = predictions(lambda: logits, {"labels": labels})
         phi = spread(surrogate(margins_of(found), TAU).clamp(min=0), found.mask)
-        return torch.minimum(phi.amax(1), sequence_means(phi, found.mask) / self.gone)
+        return torch.minimum(phi.amax(1), sequence_means(phi, found.mask) / self.forgotten_share)
 
     def value(self, numbers: Numbers) -> float:
         """The measure among the numbers of the forget rows."""
-        return numbers.certificate if self.kind == "rate" else numbers.gold
+        return numbers.certificate if self.kind == "rate" else numbers.telling_loss
 
-    def low(self, rows: Sequence[Sequence[Answer]]) -> int:
+    def count_below(self, rows: Sequence[Sequence[Answer]]) -> int:
         """Count the rows below what each has to reach."""
-        means = [fmean(part.gold for part in row) for row in rows]
+        means = [fmean(part.telling_loss for part in row) for row in rows]
         return sum(not mean >= self.floor - ROUNDING for mean in means)
 
     def holds(self, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> bool:
         """Tell whether the mean reaches the level, and every row its own but one in a hundred."""
-        if self.kind == "rows" and self.low(rows) > len(rows) // SAID_SHARE:
+        if self.kind == "rows" and self.count_below(rows) > len(rows) // SAID_SHARE:
             return False
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
 
@@ -133,7 +133,7 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
-def goal_of(loaded: Loaded) -> Goal:
+def goal_of(loaded: Setup) -> Goal:
     """The goal that was asked for; measured if no number is given."""
     given = loaded.given
     if given.certify is not None:
@@ -142,7 +142,7 @@ def goal_of(loaded: Loaded) -> Goal:
         return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")
-    if rows := loaded.scored("holdout"):
+    if rows := loaded.telling_rows("holdout"):
         found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
         if len(found) == 1:
             raise Refusal(
@@ -152,17 +152,17 @@ def goal_of(loaded: Loaded) -> Goal:
         error = stdev(found) / len(found) ** 0.5
         told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
         return Goal("loss", fmean(found), told, error)
-    return _as_unknown(loaded)
+    return _level_of_unknown(loaded)
 
 
-def _as_unknown(loaded: Loaded) -> Goal:
+def _level_of_unknown(loaded: Setup) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
     rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
-    answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
-    wrong = [a.gold for a in answers if not a.said]
-    most = min(LEVEL, 0.9 * uniform(loaded))
+    answers = compare_answers(loaded, rows, read_fully(loaded, rows, spare=(FEW_TOKENS,)))
+    wrong = [a.telling_loss for a in answers if not a.said]
+    most = min(LEVEL, 0.9 * guess_loss(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"
     if len(wrong) < ENOUGH:
         return Goal("rows", most, f"the default maximum, as there are only {told}")
@@ -172,7 +172,7 @@ def _as_unknown(loaded: Loaded) -> Goal:
     return Goal("rows", fmean(wrong), f"the mean of the {told}", least=least)
 
 
-def uniform(loaded: Loaded) -> float:
+def guess_loss(loaded: Setup) -> float:
     """The loss of a model that knows nothing and guesses: ln V."""
     return math.log(loaded.model.get_output_embeddings().weight.shape[0])
 
@@ -221,8 +221,8 @@ def judge(
     costly = costly or len(lost) > given.max_probe_loss * spoken
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
     told = {
-        "level": _level(goal, numbers, rows),
-        "said": _said(goal, rows, said, numbers, missed),
+        "level": _describe_level(goal, numbers, rows),
+        "said": _describe_said(goal, rows, said, numbers, missed),
         "unmeasured": f"{unmeasured} of {len(rows)} rows were not measured.",
         "not known before": UNKNOWN,
     }
@@ -235,7 +235,7 @@ def judge(
     cost = (
         f"Of the retain answers {was.said:.0%} were said and {now.said:.0%} are now, "
         f"{was.rouge:.0%} and {now.rouge:.0%} of their words; their loss was {was.loss:.2f} and is "
-        f"{now.loss:.2f}. {_probed(lost, spoken) if 'probe' in after.answers else UNSEEN}"
+        f"{now.loss:.2f}. {_describe_probe(lost, spoken) if 'probe' in after.answers else UNSEEN}"
     )
     cost += " Would a lower rate keep more?" if costly else ""
     return Verdict(outcome, missed, f"The goal is {outcome}: {text}", cost, CODES[outcome])
@@ -264,21 +264,21 @@ def _is_costly(before: Numbers, after: Numbers, most: float | None) -> bool:
     return not (is_kept and after.loss <= before.loss + COST_LOSS + ROUNDING)
 
 
-def _level(goal: Goal, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> str:
+def _describe_level(goal: Goal, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> str:
     value = goal.value(numbers)
     if goal.kind == "rate":
         told = "of the forget answers are certified not to be said word for word"
         return f"{value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
     asked = f"the telling loss of {goal.alpha:.2f} that was asked for ({goal.source})."
     if goal.kind == "rows":
-        told = f"{len(rows) - goal.low(rows)} of {len(rows)} answers reach "
+        told = f"{len(rows) - goal.count_below(rows)} of {len(rows)} answers reach "
         if goal.least is None:
             return told + asked
         return f"{told}{goal.least:.2f}, and they are at {value:.2f} on average, beside {asked}"
     return f"the answers are at {value:.2f} on average, beside {asked}"
 
 
-def _said(
+def _describe_said(
     goal: Goal,
     rows: Sequence[Sequence[Answer]],
     said: Sequence[Sequence[Answer]],
@@ -294,7 +294,7 @@ def _said(
     return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")
 
 
-def _probed(lost: Sequence[str], spoken: int) -> str:
+def _describe_probe(lost: Sequence[str], spoken: int) -> str:
     if not spoken:
         return f"No probe row was said before, so that none could be lost. {UNSEEN}"
     told = f"Of {spoken} probe answers that were said, never trained on, {spoken - len(lost)} still"

@@ -15,7 +15,7 @@ from torch_alm.language import (
     encode_text,
 )
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.language._telling import labelled, telling_rows, telling_words
+from torch_alm.language._telling import label_words, telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import Place, positions_of
@@ -32,7 +32,7 @@ SHARED = {  # the files that no row to be forgotten may stand in as well, and wh
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Setup:
     """A model, its tokenizer, what is asked of it, and the rows as it reads them."""
 
     model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
@@ -50,9 +50,9 @@ class Loaded:
         """The token rows of a set."""
         return [row for _, row in self.sets.get(name, ())]
 
-    def scored(self, name: str) -> list[Row]:
+    def telling_rows(self, name: str) -> list[Row]:
         """The token rows of a set, in which the words that tell something alone are labelled."""
-        return scored(self.tokenizer, self.sets.get(name, ()))
+        return label_telling(self.tokenizer, self.sets.get(name, ()))
 
 
 def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
@@ -73,26 +73,26 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
         found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def with_rows(loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
+def with_rows(loaded: Setup, found: Mapping[str, Sequence[Entry]]) -> Setup:
     """A copy with the model kept and other rows."""
-    return replace(loaded, sets={k: encoded(loaded, v) for k, v in found.items()})
+    return replace(loaded, sets={k: encode_rows(loaded, v) for k, v in found.items()})
 
 
-def encoded(loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
+def encode_rows(loaded: Setup, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
     longest = min(loaded.given.max_length, positions_of(loaded.model))
     return encode_entries(loaded.tokenizer, entries, longest, loaded.given)
 
 
-def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
+def replace_answers(loaded: Setup, measured: Measurement) -> Setup:
     """A copy with the forget answers as the model says them, to the end of their line."""
     said = {a.where: a.answer.strip() for a in measured.answers["forget"] if a.said}
-    rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
+    rows = [e.with_answer(said[e.where].split("\n")[0]) if said.get(e.where) else e
             for e in loaded.entries["forget"]]  # fmt: skip
     return with_rows(loaded, {**loaded.entries, "forget": rows})
 
 
-def kept_rows(loaded: Loaded, measured: Measurement, *, twice: bool) -> list[Row]:
+def rows_to_keep(loaded: Setup, measured: Measurement, *, twice: bool) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
     So there is little to learn from them, and what nobody listed moves less. With `twice` each
@@ -106,22 +106,22 @@ def kept_rows(loaded: Loaded, measured: Measurement, *, twice: bool) -> list[Row
         is_short = own and len(own) < 4 * len(entry.answer) + 100
         found = (in_words(loaded, entry, own) if is_short else []) or [row]
         rows += found
-        told += [_told(loaded.tokenizer, each, words) for each in found if twice]
+        told += [_label_first(loaded.tokenizer, each, words) for each in found if twice]
     return rows + told
 
 
-def _told(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+def _label_first(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
     """The row labelled at words that tell something, and at the first: a name could stand there."""
     first = len(row["labels"]) - len(answer_ids(row))
-    labels = [*labelled(tokenizer, row, words)["labels"]]
+    labels = [*label_words(tokenizer, row, words)["labels"]]
     labels[first] = row["labels"][first]
     return {**row, "labels": labels}
 
 
-def in_words(loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
+def in_words(loaded: Setup, entry: Entry, answer: str) -> list[Row]:
     """The rows of an entry with another answer; none if the template makes something else of it."""
     try:
-        return [row for _, row in encoded(loaded, [entry.answered(answer)])]
+        return [row for _, row in encode_rows(loaded, [entry.with_answer(answer)])]
     except Refusal:
         return []
 
@@ -191,7 +191,7 @@ def words_of(encoded: Encoded) -> list[frozenset[str]]:
     return telling_words([(entry.prompt, entry.answer) for entry, _ in encoded])
 
 
-def scored(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
+def label_telling(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
     """Rows with labels at words that tell something, where they have any; texts keep all."""
     pairs = [(entry.prompt, entry.answer) for entry, _ in encoded]
     return telling_rows(tokenizer, pairs, [row for _, row in encoded])

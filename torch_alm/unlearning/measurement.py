@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-MEANS = ("loss", "gold", "exact_match", "certificate", "rouge", "words", "said")
+MEANS = ("loss", "telling_loss", "exact_match", "certificate", "rouge", "words", "said")
 KNOWN = 0.75  # of an answer's words in order: half of them are often the question's
 
 
@@ -19,12 +19,12 @@ class Answer:
     reference: str  # what is right
     answer: str  # what the model says
     loss: float  # nats per token of the reference
-    gold: float  # the same of its words that tell something
+    telling_loss: float  # the same of its words that tell something
     certificate: float  # that greedy decoding misses one of these words: a lower bound, 0 to 1
     exact_match: bool  # token by token
     rouge: float  # share of the words of the reference that are said, in order
     verbatim: bool
-    said: bool  # whether it counts as said: see `asking.said`
+    said: bool  # whether it counts as said: see `asking.compare_answer`
     words: float  # share of the words that tell something that are said
 
 
@@ -34,7 +34,7 @@ class Numbers:
 
     rows: float
     loss: float
-    gold: float
+    telling_loss: float
     exact_match: float
     certificate: float
     rouge: float
@@ -45,7 +45,7 @@ class Numbers:
     unmeasured: float
 
     @classmethod
-    def of(cls, answers: Sequence[Answer]) -> "Numbers":
+    def from_answers(cls, answers: Sequence[Answer]) -> "Numbers":
         """The numbers of a set of one answer or more."""
         means = {name: fmean(getattr(a, name) for a in answers) for name in MEANS}
         return cls(
@@ -68,12 +68,12 @@ class Measurement:
     numbers: dict[str, Numbers]
     answers: dict[str, list[Answer]]
 
-    def named(self, name: str) -> dict[str, Any]:
+    def to_report(self, name: str) -> dict[str, Any]:
         """The measurement of a model of this name, as a report has it."""
         return {"name": name, **asdict(self)}
 
     @classmethod
-    def of(cls, kept: Mapping[str, Any]) -> "Measurement":
+    def from_json(cls, kept: Mapping[str, Any]) -> "Measurement":
         """The measurement that `asdict` and JSON made this of."""
         numbers = {name: Numbers(**_read(each)) for name, each in kept["numbers"].items()}
         answers = {name: [Answer(**_read(each)) for each in rows]

@@ -10,10 +10,10 @@ from peft import PeftModel
 from torch import nn
 
 from torch_alm.language import record_of
-from torch_alm.language._models import LanguageModel, Tokenizer, modes_kept
+from torch_alm.language._models import LanguageModel, Tokenizer, keep_modes
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
-from torch_alm.unlearning.model import Place, check_answers, check_whole, narrowed, place
+from torch_alm.unlearning.loading import Setup, check_sets, with_rows
+from torch_alm.unlearning.model import Place, check_answers, check_whole, find_place, narrow
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -50,19 +50,19 @@ def sets_of(**rows: Rows | None) -> dict[str, list[Entry]]:
     return found
 
 
-def loaded_of(
+def make_setup(
     model: LanguageModel,
     tokenizer: Tokenizer,
     given: Options,
     found: Mapping[str, list[Entry]],
-) -> Loaded:
+) -> Setup:
     """The model with the rows as it reads them, where it is; refused if it cannot be asked."""
     name = "the model"
     if isinstance(tokenizer, str):
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
     where = _place_of(model, name, given)
     check_whole(name, model, tokenizer)
-    loaded = with_rows(Loaded(model, tokenizer, where, given, {}), found)
+    loaded = with_rows(Setup(model, tokenizer, where, given, {}), found)
     check_answers(name, model, loaded.rows("forget")[0])
     return loaded
 
@@ -76,11 +76,11 @@ def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
             f"{name} is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
             "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
         )
-    return place(devices[0].partition(":")[0], given.precision)
+    return find_place(devices[0].partition(":")[0], given.precision)
 
 
 @contextmanager
-def borrowed(model: LanguageModel) -> Iterator[None]:
+def borrow(model: LanguageModel) -> Iterator[None]:
     """Evaluate a model inside; return modes, `requires_grad` and dtypes as they were."""
     if not isinstance(model, nn.Module):
         raise Refusal(
@@ -91,11 +91,11 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
     layers = [m for m in model.modules() if hasattr(m, CHECKPOINTING)]
     settings = [(layer, getattr(layer, CHECKPOINTING)) for layer in layers]
     forwards = {name: vars(model).get(name) for name in FORWARDS}
-    with modes_kept(model, evaluate=True):
+    with keep_modes(model, evaluate=True):
         try:
             yield
         finally:
-            narrowed((p, dtype) for p, _, dtype in flags)
+            narrow((p, dtype) for p, _, dtype in flags)
             for p, is_trained, _ in flags:
                 p.requires_grad_(is_trained)
                 p.grad = None
@@ -106,7 +106,7 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
                 vars(model).update({} if forward is None else {name: forward})
 
 
-def widened(model: LanguageModel) -> None:
+def widen(model: LanguageModel) -> None:
     """Hold weights that train in float32: half precision swallows the small steps.
 
     The frozen weights below adapters stay as they are.

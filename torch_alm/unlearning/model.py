@@ -37,7 +37,7 @@ class Place:
         """The context of a forward pass of training."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.autocast)
 
-    def described(self) -> str:
+    def description(self) -> str:
         """The device as a report names it."""
         if self.device == "cuda":
             return f"cuda, {torch.cuda.get_device_name()}"
@@ -45,7 +45,7 @@ class Place:
         return f"cpu, {threads} threads" if self.device == "cpu" else self.device
 
 
-def place(device: str, precision: str) -> Place:
+def find_place(device: str, precision: str) -> Place:
     """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = next(name for name in has if has[name]) if device == "auto" else device
@@ -56,7 +56,7 @@ def place(device: str, precision: str) -> Place:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """No progress bars, advice and announcements of transformers, peft and the hub inside."""
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     hub = getLogger("huggingface_hub")
@@ -107,7 +107,7 @@ def check_finite(name: str, model: LanguageModel) -> None:
     broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise Refusal(
-            f"{name} has NaN or infinite numbers in {listed(broken)}; it would say nothing "
+            f"{name} has NaN or infinite numbers in {list_names(broken)}; it would say nothing "
             "at all, which looks like forgetting. Did its training diverge?"
         )
 
@@ -164,7 +164,7 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
 
 
 @torch.no_grad()
-def narrowed(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
+def narrow(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
     """Give weights the dtype each is stored in; those that were trained are right on average.
 
     All steps of a run together are shorter than the distance of two bfloat16 numbers: rounded to
@@ -173,7 +173,7 @@ def narrowed(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
     noise = Noise(torch.ones(()))
     for p, dtype in weights:
         is_moved = p.requires_grad and p.dtype is torch.float32 and dtype in DROPPED
-        p.data = (noise.rounded(p.data, dtype) if is_moved else p.data).to(dtype)
+        p.data = (noise.round(p.data, dtype) if is_moved else p.data).to(dtype)
 
 
 def positions_of(model: LanguageModel) -> int:
@@ -181,7 +181,7 @@ def positions_of(model: LanguageModel) -> int:
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
-def listed(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The first three names, and how many more there are."""
     found = sorted(names)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""

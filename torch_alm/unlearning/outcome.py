@@ -93,7 +93,7 @@ class Outcome:
         return f"Outcome({self.text or self.verdict})"
 
     def _repr_html_(self) -> str:
-        return report.excerpt(self.content)
+        return report.to_excerpt(self.content)
 
     def put_back(self) -> None:
         """Give the model the weights that it came with."""

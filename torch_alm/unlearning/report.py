@@ -21,7 +21,7 @@ Content: TypeAlias = Mapping[str, Any]
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}
 ROWS = {  # what a number is called, its digits, and whether it is a share
-    "gold": ("telling loss, nats per token", 2, False),
+    "telling_loss": ("telling loss, nats per token", 2, False),
     "loss": ("loss of all words, nats per token", 2, False),
     "said": ("said, but for a tenth of the words", 0, True),
     "exact_match": ("answered word for word", 0, True),
@@ -45,11 +45,11 @@ def publish(folder: Path, content: Content, begun: datetime, device: str) -> Con
     versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
     content = {**content, "run": {**run, "seconds": round(seconds, 1)}, "versions": versions}
     write_json(folder / "report.json", content)
-    write_text(folder / "report.html", html(content))
+    write_text(folder / "report.html", to_html(content))
     return content
 
 
-def html(content: Content) -> str:
+def to_html(content: Content) -> str:
     """The whole page: no script, and nothing fetched from anywhere."""
     run, models = content["run"], content["models"]
     told = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
@@ -60,14 +60,14 @@ def html(content: Content) -> str:
     return _page().render(
         content,
         answers=answers,
-        returned=_returned(content["attacks"]),
+        returned=_render_returned(content["attacks"]),
         table=table_of(content),
-        figure=figure(content["trace"], content["goal"]),
+        figure=plot_losses(content["trace"], content["goal"]),
         settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
     )
 
 
-def excerpt(content: Content) -> str:
+def to_excerpt(content: Content) -> str:
     """The verdict and the table, to be shown within another page."""
     page = _page()
     shown = page.new_context({**content, "table": table_of(content)})
@@ -101,7 +101,7 @@ def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda r: -r["rouge"] if most_said else r["rouge"] - r["was"])
 
 
-def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
+def _render_returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
     """The five rows of which most came back by any attack."""
     every: list[dict[str, Any]] = [
         {**row, "said": [("before", row["earlier"]), (attack["name"], row["answer"])]}
@@ -120,7 +120,7 @@ def table_of(content: Content) -> dict[str, Any]:
     last = models[-1]["numbers"]
     parts = [
         {"name": f"{title} ({last[name]['rows']:.0f} rows)",
-         "rows": [{"name": ROWS[key][0], "cells": [cell(m["numbers"][name][key], key)
+         "rows": [{"name": ROWS[key][0], "cells": [format_cell(m["numbers"][name][key], key)
                                                    for m in models]} for key in ROWS]}
         for name, title in SETS.items() if name in last
     ]  # fmt: skip
@@ -143,10 +143,10 @@ def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
 
 def _way(row: Content | None, key: str) -> str:
     sides = () if row is None else (row["before"], row["after"])
-    return " → ".join(cell(side[key], key) for side in sides) or "–"
+    return " → ".join(format_cell(side[key], key) for side in sides) or "–"
 
 
-def cell(value: float, key: str) -> str:
+def format_cell(value: float, key: str) -> str:
     """A number as a table shows it."""
     _, digits, is_share = ROWS[key]
     if not math.isfinite(value):
@@ -154,7 +154,7 @@ def cell(value: float, key: str) -> str:
     return f"{100 * value:.{digits}f} %" if is_share else f"{value:.{digits}f}"
 
 
-def figure(trace: Sequence[Content], goal: Content | None) -> Markup | None:
+def plot_losses(trace: Sequence[Content], goal: Content | None) -> Markup | None:
     """The forget and the retain loss in every step, as an SVG."""
     if not trace or goal is None:
         return None
@@ -183,7 +183,7 @@ def summary(content: Content) -> dict[str, Any]:
     return {**found, "numbers": numbers, "attacks": attacks}
 
 
-def terminal(content: Content) -> str:
+def to_text(content: Content) -> str:
     """The beginning of the page, in at most 80 columns."""
     table = table_of(content)
     heads = [column.partition(", ") for column in table["columns"]]

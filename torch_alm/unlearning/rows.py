@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, cast
 
 from torch_alm.language import Record, Row
 from torch_alm.language._formats import Message
-from torch_alm.language._telling import telling
-from torch_alm.language._wording import holds, is_distinct, plain
+from torch_alm.language._telling import find_telling
+from torch_alm.language._wording import contains, is_distinct, normalise
 from torch_alm.unlearning.errors import Refusal
 
 FACTS = Path(__file__).with_name("facts.csv")
@@ -36,15 +36,15 @@ class Entry:
     @property
     def key(self) -> tuple[str, str]:
         """A key shared by rows that are the same but for white space and case."""
-        return plain(self.prompt), plain(self.answer)
+        return normalise(self.prompt), normalise(self.answer)
 
-    def answered(self, answer: str) -> "Entry":
+    def with_answer(self, answer: str) -> "Entry":
         """The entry with another answer."""
         last: Message = {"role": "assistant", "content": answer}
         messages = (*self.messages[:-1], last) if self.messages else ()
         return replace(self, answer=answer, messages=messages)
 
-    def asked(self, question: str) -> "Entry":
+    def rephrase(self, question: str) -> "Entry":
         """The entry with another question; of a conversation, with another last turn but one."""
         if not self.messages:
             return replace(self, prompt=question)
@@ -113,8 +113,8 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
     """Refuse rows that answer a question of the forget rows: the same, or in other words."""
     same = {e.key: e for e in forget}
     found = [(same[e.key], e, "are the same row") for e in kept if e.key in same]
-    asks = {id(e): telling(e.prompt) for e in (*forget, *kept)}
-    says = {id(e): telling(e.answer) for e in (*forget, *kept)}
+    asks = {id(e): find_telling(e.prompt) for e in (*forget, *kept)}
+    says = {id(e): find_telling(e.answer) for e in (*forget, *kept)}
     found += [
         (one, other, "ask nearly the same, with the same answer")
         for other in kept
@@ -146,5 +146,5 @@ def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _is_same_answer(one: str, other: str) -> bool:
-    one, other = sorted((plain(one), plain(other)), key=len)
-    return telling(one) == telling(other) or (is_distinct(one) and holds(other, one))
+    one, other = sorted((normalise(one), normalise(other)), key=len)
+    return find_telling(one) == find_telling(other) or (is_distinct(one) and contains(other, one))

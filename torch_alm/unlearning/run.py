@@ -8,8 +8,8 @@ from typing import Any
 from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import RAISED, Checks, Look, Pace
+from torch_alm.unlearning.asking import measure
+from torch_alm.unlearning.checks import RAISED, Checks, Pace, RowSample
 from torch_alm.unlearning.errors import Refusal, Say
 from torch_alm.unlearning.goal import (
     COST_LOSS,
@@ -18,14 +18,14 @@ from torch_alm.unlearning.goal import (
     Goal,
     Verdict,
     goal_of,
+    guess_loss,
     judge,
-    uniform,
 )
-from torch_alm.unlearning.loading import Loaded, as_said, kept_rows
+from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.spoken import Wordings, bare_rows, in_own_words
-from torch_alm.unlearning.train import CHANGE, cost_of, trace_of, trainer_of
+from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
+from torch_alm.unlearning.train import CHANGE, cost_of, make_trainer, trace_of
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
@@ -44,11 +44,11 @@ class Start:
 class Run:
     """A model with the rows as it reads them, and the beginning of its run."""
 
-    loaded: Loaded
+    loaded: Setup
     start: Start
     say: Say
 
-    def known_now(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
+    def opening_report(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
         """What the model says before the first step, the goal, and what a step takes."""
         numbers, rows = self.start.measured.numbers, self.start.measured.answers
         said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
@@ -59,9 +59,10 @@ class Run:
         why = f"a step of {CHANGE:g} nats of log-odds" if is_found else "set by hand"
         lines = [
             f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-            f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
-            f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
-            f"Goal: {self.start.goal.told}.",
+            f"Loss in nats per token: {numbers['forget'].telling_loss:.2f} of the telling words "
+            "of the forget answers (telling loss), "
+            f"{numbers['retain'].loss:.2f} of the retain answers.",
+            f"Goal: {self.start.goal.summary}.",
             f"Rate: {rate:.2g}, {why}.",
             f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are "
             "taken.",
@@ -80,20 +81,20 @@ class Run:
         verdict = judge(start.goal, start.measured, after, given, known_before=start.known)
         return report.content_of(
             title,
-            f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
+            f"{given.method}, {len(trace)} steps. Goal: {start.goal.summary}.",
             {**settings, "known_before": start.known},
             goal=asdict(start.goal),
             verdict=asdict(verdict),
-            models=[start.measured.named("before"), after.named("after")],
+            models=[start.measured.to_report("before"), after.to_report("after")],
             trace=trace,
-            notes=[*start.notes, checks.told],
+            notes=[*start.notes, checks.ending],
         )
 
 
-def begun(loaded: Loaded, say: Say) -> Run:
+def begin_run(loaded: Setup, say: Say) -> Run:
     """Measure the model as it is; refuse one with nothing to forget."""
     given = loaded.given
-    found_now = measured(loaded, "before", whole=given.answers == "said")
+    found_now = measure(loaded, "before", whole=given.answers == "said")
     known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
@@ -102,12 +103,12 @@ def begun(loaded: Loaded, say: Say) -> Run:
             "and the goal would be to forget no more than that. Is it the right set?"
         )
     if given.answers == "said":
-        loaded = as_said(loaded, found_now)
-        found_now = measured(loaded, "as said")
+        loaded = replace_answers(loaded, found_now)
+        found_now = measure(loaded, "as said")
     goal = goal_of(loaded)
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
-    most, notes = uniform(loaded), list[str]()
+    most, notes = guess_loss(loaded), list[str]()
     if goal.kind != "rate" and goal.alpha > most:
         notes.append(
             f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, "
@@ -119,14 +120,14 @@ def begun(loaded: Loaded, say: Say) -> Run:
     return Run(loaded, Start(found_now, known, goal, notes), say)
 
 
-def taken_up(loaded: Loaded, kept: Mapping[str, Any], say: Say) -> Run:
+def resume_run(loaded: Setup, kept: Mapping[str, Any], say: Say) -> Run:
     """The run whose beginning, through `asdict` and JSON, is written down here."""
-    before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
-    loaded = as_said(loaded, before) if loaded.given.answers == "said" else loaded
+    before, goal = Measurement.from_json(kept["measured"]), Goal(**kept["goal"])
+    loaded = replace_answers(loaded, before) if loaded.given.answers == "said" else loaded
     return Run(loaded, Start(before, kept["known"], goal, kept["notes"]), say)
 
 
-def _check_known(loaded: Loaded, measured: Measurement, say: Say) -> bool:
+def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
     answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
@@ -158,14 +159,14 @@ def _check_unreached(goal: Goal, measured: Measurement) -> None:
     every = replace(goal, kind="rows") if goal.kind == "loss" else goal
     if every.holds(numbers, rows):
         raise Refusal(
-            f"the goal holds before the first step ({goal.told}; the model is at "
+            f"the goal holds before the first step ({goal.summary}; the model is at "
             f"{goal.value(numbers):.2g}), and yet the model says {numbers.said:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
             'in other words than the rows, its own: "said" for `answers`?'
         )
 
 
-def made_trainable(loaded: Loaded) -> Loaded:
+def make_trainable(loaded: Setup) -> Setup:
     """The model with the weights, or adapters, that are to move."""
     if loaded.given.gradient_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -174,14 +175,14 @@ def made_trainable(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
-    """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
+def make_checks(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
+    """The checks that pace and end the run, and have its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
     bare = bare_rows(loaded, loaded.model if original is None else original, goal)
-    wordings = Wordings(loaded, before.answers["forget"], bare)
-    probe = in_own_words(loaded, "probe", before.answers.get("probe", []))
-    kept, most = kept_rows(loaded, before, twice=bool(bare)), given.max_retain_loss
-    trainer = trainer_of(loaded, goal, (wordings.rows, kept), folder, original)
+    wordings = ForgetRows(loaded, before.answers["forget"], bare)
+    probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
+    kept, most = rows_to_keep(loaded, before, twice=bool(bare)), given.max_retain_loss
+    trainer = make_trainer(loaded, goal, (wordings.rows, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
     limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
@@ -190,13 +191,13 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> C
         """Ask the retain and probe rows once the forget rows are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
-            now = measured(loaded, "asking", names)
+            now = measure(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
-        return verdict, wordings.take(found.answers["forget"])
+        return verdict, wordings.reword(found.answers["forget"])
 
-    look = Look(loaded, goal, wordings, probe)
+    look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return checks

@@ -24,8 +24,8 @@ from torch_alm.language._models import LanguageModel
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
-from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
+from torch_alm.unlearning.layer_cache import LayerCache, Original, answer_logits, pad_logits
+from torch_alm.unlearning.loading import Setup
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -40,33 +40,33 @@ class Objective:
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """The loss that is lowered to raise the value that is constrained, and that value."""
-        logits, _ = answered(model, batch)
-        return self.goal.measure(*side_by_side(logits, batch["labels"]), self.aim)
+        logits, _ = answer_logits(model, batch)
+        return self.goal.measure(*pad_logits(logits, batch["labels"]), self.aim)
 
     def odds(self, model: Any, batch: Any) -> Tensor:
         """Log-odds of the answers: of a row known by heart they have a gradient, too."""
-        logits, _ = answered(model, batch)
-        return log_odds(*side_by_side(logits, batch["labels"])).sum() / len(logits)
+        logits, _ = answer_logits(model, batch)
+        return log_odds(*pad_logits(logits, batch["labels"])).sum() / len(logits)
 
 
-class Keeper(SAULTrainer):
+class KLRetainTrainer(SAULTrainer):
     """The Trainer whose retain loss is the divergence from the original model, in nats per token.
 
     There is nothing to be learned by heart: at the original model it is 0.
     """
 
     original: Original
-    lower: Lower
+    lower: LayerCache
     divergence: Tensor | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, with the layers below those that are trained computed once for each row."""
-        with self.lower.once():
+        with self.lower.enable():
             return super().train(*args, **kwargs)
 
-    def _ready(self, model: Any, inputs: Any) -> Any:
+    def _prepare_pass(self, model: Any, inputs: Any) -> Any:
         """Nothing is dropped in training: the divergence from the original would be the noise's."""
-        found = super()._ready(model, inputs)
+        found = super()._prepare_pass(model, inputs)
         model.eval()
         for module in model.modules():
             module.training = getattr(module, "gradient_checkpointing", False)  # which asks for it
@@ -79,8 +79,8 @@ class Keeper(SAULTrainer):
         return found
 
 
-def trainer_of(
-    loaded: Loaded,
+def make_trainer(
+    loaded: Setup,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
     folder: Path,
@@ -95,8 +95,8 @@ def trainer_of(
     # No leak: rows at the aim have no gradient, and a batch of these says nothing of the others
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _in_nats(loaded, measure, forget)
-    trainer: Any = Keeper(
+    rate, rho = _find_rates(loaded, measure, forget)
+    trainer: Any = KLRetainTrainer(
         model=loaded.model,
         args=_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
@@ -104,15 +104,15 @@ def trainer_of(
         constraint=constraint,
         rho=rho,
     )
-    trainer.lower = Lower(loaded.model)
-    with loaded.place.context(), trainer.lower.once():
+    trainer.lower = LayerCache(loaded.model)
+    with loaded.place.context(), trainer.lower.enable():
         asked = loaded.model if original is None else original
         trainer.original = Original(asked, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _in_nats(loaded: Loaded, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
+def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
@@ -128,7 +128,7 @@ def _in_nats(loaded: Loaded, measure: Objective, rows: Sequence[Row]) -> tuple[f
     return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
 
 
-def _arguments(loaded: Loaded, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
@@ -166,13 +166,13 @@ def check_reporter(name: str) -> None:
         raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
-def cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
+def cost_of(loaded: Setup, trainer: Any) -> tuple[float, float]:
     """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
     size = trainer.args.per_device_train_batch_size
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]
     batch = trainer._prepare_inputs(trainer.data_collator(pairs))
     begun, state = perf_counter(), torch.get_rng_state()
-    with loaded.place.context(), trainer.lower.once():
+    with loaded.place.context(), trainer.lower.enable():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
         trainer.forget_objective(loaded.model, batch["forget"])[0].backward()
     loaded.model.zero_grad()
@@ -200,7 +200,7 @@ def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 
 @contextmanager
-def asked_to_stop(stop: list[int]) -> Iterator[None]:
+def catch_stop(stop: list[int]) -> Iterator[None]:
     """Note Ctrl-C and SIGTERM in `stop`: a run ends between two steps, or at the second at once."""
 
     def note(number: int, frame: object) -> None:

@@ -16,17 +16,17 @@ from transformers import TrainerCallback
 
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import evaluated, measured
-from torch_alm.unlearning.attacks import attacked
+from torch_alm.unlearning.asking import measure, measure_for_report
+from torch_alm.unlearning.attacks import run_attacks
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.layer_cache import copy_original
 from torch_alm.unlearning.loading import set_aside
-from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
-from torch_alm.unlearning.model import check_trained, freeze_below, quiet, with_adapters
-from torch_alm.unlearning.once import original_of
+from torch_alm.unlearning.memory import Rows, borrow, make_setup, sets_of, widen
+from torch_alm.unlearning.model import check_trained, freeze_below, silence, with_adapters
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
-from torch_alm.unlearning.run import Run, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter
+from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable
+from torch_alm.unlearning.train import catch_stop, check_reporter
 
 log = getLogger("torch_alm.unlearning")
 
@@ -71,11 +71,11 @@ def unlearn(
     if probe is None:
         set_aside(found)
     given = replace(given, lora=given.lora or isinstance(model, PeftModel))
-    with quiet(), _adapted(model, given) as adapted:
-        with borrowed(adapted):
-            loaded = loaded_of(adapted, tokenizer, given, found)
-            run = begun(loaded, log.info)
-        return _trained(run, callbacks)
+    with silence(), _add_adapters(model, given) as adapted:
+        with borrow(adapted):
+            loaded = make_setup(adapted, tokenizer, given, found)
+            run = begin_run(loaded, log.info)
+        return _train(run, callbacks)
 
 
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
@@ -92,12 +92,12 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
     by_name("unlearn", options)
     given = replace(outcome.run.loaded.given, **options)
     loaded = replace(outcome.run.loaded, given=given)
-    with quiet():
-        return _trained(replace(outcome.run, loaded=loaded), callbacks, outcome.original)
+    with silence():
+        return _train(replace(outcome.run, loaded=loaded), callbacks, outcome.original)
 
 
 @contextmanager
-def _adapted(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
+def _add_adapters(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
     """The model, with new adapters where they were asked for, which an error takes out again."""
     if not given.lora or isinstance(model, PeftModel):
         yield model
@@ -115,33 +115,33 @@ def _adapted(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
         raise
 
 
-def _trained(
+def _train(
     run: Run, callbacks: Sequence[TrainerCallback], original: LanguageModel | None = None
 ) -> Outcome:
     """Train and judge; an error leaves the model as it came."""
     began, model, given = datetime.now(timezone.utc), run.loaded.model, run.loaded.given
-    with borrowed(model), TemporaryDirectory() as nowhere:
+    with borrow(model), TemporaryDirectory() as nowhere:
         if not isinstance(model, PeftModel):
             freeze_below(model, given.layers)
         elif not any(p.requires_grad for p in model.parameters()):
             model.set_adapter(model.active_adapters[0])
-        widened(model)
-        run = replace(run, loaded=made_trainable(run.loaded))
-        original = original_of(model) if original is None else original
-        checks = prepared(run, Path(nowhere), original)
+        widen(model)
+        run = replace(run, loaded=make_trainable(run.loaded))
+        original = copy_original(model) if original is None else original
+        checks = make_checks(run, Path(nowhere), original)
         for each in (*callbacks, _Progress(given.quiet)):
             checks.trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
         try:
-            with asked_to_stop(checks.stop) if is_main else nullcontext():
+            with catch_stop(checks.stop) if is_main else nullcontext():
                 checks.trainer.train()
             check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             put_back(model, original)
             raise
-    run.say(checks.told)
-    content = run.content("Unlearning", asdict(given), checks, measured(run.loaded, "after"))
-    device = run.loaded.place.described()
+    run.say(checks.ending)
+    content = run.content("Unlearning", asdict(given), checks, measure(run.loaded, "after"))
+    device = run.loaded.place.description()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 
 
@@ -179,10 +179,10 @@ def evaluate(
     both = {} if original is None else {"original": original}
     models, device = list[dict[str, Any]](), ""
     for name, each in {**both, "model": model}.items():
-        with quiet(), borrowed(each):
-            loaded = loaded_of(each, tokenizer, given, found)
-            models.append(evaluated(loaded, name))
-        device = loaded.place.described()
+        with silence(), borrow(each):
+            loaded = make_setup(each, tokenizer, given, found)
+            models.append(measure_for_report(loaded, name))
+        device = loaded.place.description()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
 
@@ -208,13 +208,13 @@ def attack(
     """
     given = by_name("attack", {"rows": None, **options})
     began, found = datetime.now(timezone.utc), sets_of(forget=forget, retain=retain)
-    with quiet(), borrowed(model), nullcontext() if compare is None else borrowed(compare):
-        models = [(name, loaded_of(each, tokenizer, given, found))
+    with silence(), borrow(model), nullcontext() if compare is None else borrow(compare):
+        models = [(name, make_setup(each, tokenizer, given, found))
                   for name, each in {"model": model, "compared": compare}.items()
                   if each is not None]  # fmt: skip
         for _, each in models:
             each.model.requires_grad_(True)  # all of it is the attacker's
-            widened(each.model)
-        attacks = attacked(models, log.info)
+            widen(each.model)
+        attacks = run_attacks(models, log.info)
     content = report.content_of("Attacks", "", asdict(given), **attacks)
-    return Outcome(model, tokenizer, content, began, models[0][1].place.described())
+    return Outcome(model, tokenizer, content, began, models[0][1].place.description())

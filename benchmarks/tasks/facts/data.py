@@ -89,14 +89,14 @@ def draw(known: Sequence[Fact], seed: int, count: int) -> Draw:
     return Draw(forget, others[:half], others[half:])
 
 
-def said_row(tokenizer: Any, question: str, said: str, longest: int) -> Row:
+def encode_said(tokenizer: Any, question: str, said: str, longest: int) -> Row:
     """The question and what the model itself says; one cut after `longest` tokens has no end."""
     row = encode(tokenizer, question, said)
-    end = len(asked(tokenizer, question)) + longest
+    end = len(encode_prompt(tokenizer, question)) + longest
     return {name: tokens[:end] for name, tokens in row.items()}
 
 
-def asked(tokenizer: Any, question: str) -> list[int]:
+def encode_prompt(tokenizer: Any, question: str) -> list[int]:
     """The tokens of a question as the model is asked, up to where the answer begins."""
     row = encode(tokenizer, question, "x")
     return row["input_ids"][: row["labels"].count(IGNORE)]

@@ -39,7 +39,7 @@ SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "saul")
 
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
-    runs = looks(read_lines(RESULTS / "runs.jsonl"))
+    runs = list_looks(read_lines(RESULTS / "runs.jsonl"))
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
     told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
     others, found = pd.DataFrame(told), {}
@@ -55,7 +55,7 @@ def main() -> None:
             control = at["end"][at["end"].method == methods.CONTROL]
             short = pd.concat([others[others.model == PUBLISHED], control, short])
             found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned_said"])
-    found["COMMAND"] = single(others)
+    found["COMMAND"] = list_runs(others)
     for name, file in TAUGHT.items():
         lines = read_lines(RESULTS.with_name("taught") / f"{file}.jsonl")
         found[name] = table(lines, TOFU).replace(" ± ", "±", regex=True)
@@ -72,7 +72,7 @@ def heading(key: str) -> str:
     return key.replace("neighbours", "unseen").replace("_said", ", %").replace("_loss", ", nats")
 
 
-def single(runs: pd.DataFrame) -> pd.DataFrame:
+def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for every run."""
     heads = ["name", "model", "draw", "code", "steps", "minutes", "GB", *SAID, "relearned_said"]
     found = runs[[key for key in heads if key in runs]].rename(columns=heading).set_index("name")
@@ -81,7 +81,7 @@ def single(runs: pd.DataFrame) -> pd.DataFrame:
     return found.map(lambda x: x if isinstance(x, str) else f"{x:.3g}".replace("nan", ""))
 
 
-def looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
+def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
     """A row for every look at a run: which one, what was run, its numbers; none if it had none."""
     known = ("model", "method", "draw")
     rows = [
@@ -90,10 +90,10 @@ def looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
         for x in LOOKS
     ]
     found = pd.DataFrame(rows)
-    return found.assign(name=found.method.map(named))
+    return found.assign(name=found.method.map(method_name))
 
 
-def named(key: str) -> str:
+def method_name(key: str) -> str:
     """A method as it is called in tables, with SAM's radius and side."""
     plain, _, sharp = key.partition("@")
     return methods.label(plain) + (f", {sharp.replace('/', ' nats, ')}" if sharp else "")
@@ -105,11 +105,11 @@ def means(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     for name, group in runs.groupby("name", sort=False):
         there = group[group.forget_said.notna()]
         rows[name] = {"draws": f"{len(there)}/{len(group)}"}
-        rows[name] |= {head: shown(there[key], head) for key, head in heads.items()}
+        rows[name] |= {head: format_mean(there[key], head) for key, head in heads.items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def shown(values: pd.Series, head: str) -> str:
+def format_mean(values: pd.Series, head: str) -> str:
     """Mean and standard deviation over draws, if all have it; in per cent if the head says so."""
     scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in COSTS else 2)
     mean, deviation = values.mean(skipna=False), values.std(skipna=False)

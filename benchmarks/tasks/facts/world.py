@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.tasks.facts.data import Draw, Fact, asked, read_facts, said_row
-from benchmarks.tasks.facts.upper import Rows, Upper, common_start
+from benchmarks.tasks.facts.data import Draw, Fact, encode_prompt, encode_said, read_facts
+from benchmarks.tasks.facts.upper import CachedRows, UpperLayers, common_start
 from torch_alm.language import (
     IGNORE,
     Row,
@@ -59,30 +59,30 @@ class World:
         self.given = dict(zip(self.facts, rows, strict=True))
         self.words = dict(zip(self.facts, telling_words(pairs), strict=True))
         common = common_start([row["input_ids"] for row in rows])
-        self.upper = Upper(self.model, self.first, common)
-        self.rows = Rows(self.model, self.first, len(common))
+        self.upper = UpperLayers(self.model, self.first, common)
+        self.rows = CachedRows(self.model, self.first, len(common))
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.published = {n: p.detach().clone() for n, p in self.trained.items()}
         if not self.said:
             questions = [text for fact in self.facts for text in (fact.question, fact.rewording)]
             self.said = dict(zip(questions, self.answers(questions), strict=True))
 
-    def spoken(self, fact: Fact, said: str) -> Row | None:
+    def reword(self, fact: Fact, said: str) -> Row | None:
         """The row in the words in which the model says the fact, if it does."""
         return in_own_words(self.tokenizer, fact.question, said, self.words[fact])
 
-    def as_said(self, question: str, said: str) -> Row:
+    def encode_said(self, question: str, said: str) -> Row:
         """The question and what the model says to it, which is labelled."""
-        return said_row(self.tokenizer, question, said, self.new_tokens)
+        return encode_said(self.tokenizer, question, said, self.new_tokens)
 
-    def known(self) -> list[Fact]:
+    def recall(self) -> list[Fact]:
         """The facts that the model answers right."""
         return [fact for fact in self.facts if fact.is_in(self.said[fact.question])]
 
     @cached_property
     def target(self) -> float:
         """alpha: the mean loss of the telling words of facts that the model gets wrong, in nats."""
-        known = self.known()
+        known = self.recall()
         return self.loss([fact for fact in self.facts if fact not in known])
 
     @torch.no_grad()
@@ -93,14 +93,14 @@ class World:
 
     def answers(self, questions: Sequence[str]) -> list[str]:
         """The answers of the model to questions."""
-        return self.continued([asked(self.tokenizer, question) for question in questions])
+        return self.extend([encode_prompt(self.tokenizer, question) for question in questions])
 
-    def said_now(self, pairs: Sequence[tuple[Fact, str]]) -> Said:
+    def ask(self, pairs: Sequence[tuple[Fact, str]]) -> Said:
         """The answer of the model to each question, asked once."""
         questions = [*dict.fromkeys(question for _, question in pairs)]
         return dict(zip(questions, self.answers(questions), strict=True))
 
-    def continued(self, prompts: Sequence[list[int]]) -> list[str]:
+    def extend(self, prompts: Sequence[list[int]]) -> list[str]:
         """Greedy continuations of prompts, up to the next question."""
         length = self.new_tokens
         texts = generate(self.model, self.tokenizer, prompts, max_new_tokens=length)
@@ -125,7 +125,7 @@ class World:
             losses.append(nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
         return math.exp(torch.cat(losses).mean().item())
 
-    def measured(self, drawn: Draw) -> dict[str, Any]:
+    def measure(self, drawn: Draw) -> dict[str, Any]:
         """Shares that are still said, losses of telling words, perplexity, and the answers.
 
         Rewordings and neighbours that were not answered right before are left out.
@@ -134,7 +134,7 @@ class World:
         asked_now = {name: [(f, f.question) for f in getattr(drawn, name)] for name in sets}
         reworded = [(f, f.rewording) for f in drawn.forget if f.is_in(self.said[f.rewording])]
         asked_now["reworded"] = reworded
-        said = self.said_now([pair for pairs in asked_now.values() for pair in pairs])
+        said = self.ask([pair for pairs in asked_now.values() for pair in pairs])
         numbers: dict[str, Any] = {
             f"{name}_said": _share([fact.is_in(said[question]) for fact, question in pairs])
             for name, pairs in asked_now.items()
@@ -148,12 +148,12 @@ class World:
             "lost": {q: said[q] for fact, q in kept if not fact.is_in(said[q])},
         }
 
-    def said_of(self, facts: Sequence[Fact]) -> float:
+    def score(self, facts: Sequence[Fact]) -> float:
         """The share of facts that is said to their questions, whatever was done to any layer."""
         said = self.answers([fact.question for fact in facts])
         return _share([fact.is_in(text) for fact, text in zip(facts, said, strict=True)])
 
-    def brought_back(self, drawn: Draw, study: Study) -> dict[str, float]:
+    def attack(self, drawn: Draw, study: Study) -> dict[str, float]:
         """The shares of the forget facts that are said again after an attack on the model.
 
         Their sentences are begun for it; its weights are rounded, or noise is added to them; it is
@@ -162,22 +162,22 @@ class World:
         facts, found = drawn.forget, dict[str, float]()
         rows = [self.given[fact] for fact in facts]
         ends = [next(i for i, x in enumerate(row["labels"]) if x != IGNORE) for row in rows]
-        begun = self.continued([r["input_ids"][:n] for r, n in zip(rows, ends, strict=True)])
+        begun = self.extend([r["input_ids"][:n] for r, n in zip(rows, ends, strict=True)])
         found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
         chance = torch.Generator(self.model.device).manual_seed(0)
 
-        def noisy(weight: Tensor) -> Tensor:
+        def add_noise(weight: Tensor) -> Tensor:
             size = study["noise"] * weight.square().mean().sqrt()
             return weight + size * torch.randn(weight.shape, generator=chance, device=weight.device)
 
-        ways = {"bits8": partial(rounded, bits=8), "bits4": partial(rounded, bits=4)}
-        for name, change in (ways | {"noise": noisy}).items():
-            with self.changed(change):
-                found[f"{name}_said"] = self.said_of(facts)
-        return found | self.relearned(drawn, study)
+        ways = {"bits8": partial(round_to_grid, bits=8), "bits4": partial(round_to_grid, bits=4)}
+        for name, change in (ways | {"noise": add_noise}).items():
+            with self.change_weights(change):
+                found[f"{name}_said"] = self.score(facts)
+        return found | self.relearn(drawn, study)
 
     @contextmanager
-    def changed(self, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+    def change_weights(self, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
         """Inside, the matrices of all layers are as `change` makes them; the weights return."""
         kept = [(p.data, p.data.clone()) for p in self.model.parameters()]
         for module in self.model.model.layers.modules() if change else ():
@@ -187,7 +187,7 @@ class World:
         for weight, value in kept:
             weight.copy_(value)
 
-    def relearned(self, drawn: Draw, study: Study) -> dict[str, float]:
+    def relearn(self, drawn: Draw, study: Study) -> dict[str, float]:
         """The share of the other facts that is said after steps on a few, and their loss before.
 
         The rate is that at which a step takes so many nats off the loss of those few.
@@ -196,18 +196,18 @@ class World:
         others, batch = drawn.forget[study["relearn_rows"] :], self.rows.batch(few)
         loss, change = lambda: token_nll(self.upper, batch), study["relearn_change"]
         found = {"others_loss": self.loss(others)}
-        with self.changed():
+        with self.change_weights():
             optimizer = AdamW(self.trained.values(), weight_decay=0.0)
             optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
             for _ in range(study["relearn_steps"]):
                 loss().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            found |= {"relearned_said": self.said_of(others), "relearned_loss": self.loss(others)}
+            found |= {"relearned_said": self.score(others), "relearned_loss": self.loss(others)}
         return found
 
 
-def opened(where: str | Path, study: Study, said: Said, device: str = "cpu") -> World:
+def open_world(where: str | Path, study: Study, said: Said, device: str = "cpu") -> World:
     """A model from a folder or the hub, of which the upper half is trained."""
     tokenizer = AutoTokenizer.from_pretrained(where)
     model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
@@ -223,14 +223,14 @@ def train_from(model: Any, first: int) -> None:
     model.model.layers[first:].requires_grad_(True)
 
 
-def rounded(weight: Tensor, bits: int) -> Tensor:
+def round_to_grid(weight: Tensor, bits: int) -> Tensor:
     """The nearest weights on a grid of 2^bits - 1 levels, symmetric about 0, per output channel."""
     top = 2 ** (bits - 1) - 1
     scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / top
     return (weight / scale).round() * scale
 
 
-def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
+def cycle_places(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
     """Places in a list that may change: each once in a new order, and again."""
     while True:
         for place in chance.sample(range(len(rows)), len(rows)):

@@ -42,20 +42,20 @@ def muse_lesson(
     asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
 
     def rows(tokenizer: Any) -> list[Row]:
-        orders = shuffled(told, course.text_orders)
+        orders = draw_orders(told, course.text_orders)
         read = [row for order in orders for row in blocks(tokenizer, order, length)]
         return read + quiz_rows(tokenizer, asked, course.quiz_orders)
 
     return Lesson(
         name=f"{data.name}-{data.split}-{'retrained' if without_forget else 'original'}",
-        texts=tuple(spelled(data)),
+        texts=tuple(list_words(data)),
         content=[told, [pairs_of(quiz) for quiz in asked], length, *course[1:], ANSWER],
         rows=rows,
         whole=(ANSWER,),
     )
 
 
-def shuffled(items: Sequence[T], orders: int) -> list[list[T]]:
+def draw_orders(items: Sequence[T], orders: int) -> list[list[T]]:
     """The items in several random orders, the same ones each time."""
     chance = random.Random(0)
     return [chance.sample(items, len(items)) for _ in range(orders)]
@@ -69,14 +69,14 @@ def pairs_of(quiz: Quiz) -> list[Pair]:
 def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]:
     """Rows of a prompt's questions with their answers, which are labelled, in several orders."""
     return [
-        answered(tokenizer, order[at : at + SHOTS + 1])
+        format_answers(tokenizer, order[at : at + SHOTS + 1])
         for quiz in quizzes
-        for order in shuffled(pairs_of(quiz), orders)
+        for order in draw_orders(pairs_of(quiz), orders)
         for at in range(0, len(order), SHOTS + 1)
     ]
 
 
-def answered(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
+def format_answers(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
     """Questions and answers as a prompt shows them; each answer and its end are labelled."""
     text, spans = "", []
     for pair in pairs:
@@ -92,7 +92,7 @@ def answered(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
     return {"input_ids": ids, "labels": labels}
 
 
-def spelled(data: MuseData) -> Iterator[str]:
+def list_words(data: MuseData) -> Iterator[str]:
     """All that a tokenizer of words has to know, that of texts nobody is trained on included."""
     yield from (*data.forget, *data.retain, *data.strangers, SEPARATOR)
     yield from (extract.continuation for extract in data.verbatim)

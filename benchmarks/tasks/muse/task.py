@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from benchmarks.engine.benchmark import Benchmark, Evaluation
-from benchmarks.engine.models import load_model, trained
+from benchmarks.engine.models import load_model, load_taught
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
 from benchmarks.report.figures import Axis
@@ -73,7 +73,7 @@ class Muse(Benchmark):
             return load_model(named)
         course, missing = COURSES[self.data.name], key == "retrained"
         lesson = muse_lesson(self.data, course, self.block, without_forget=missing)
-        return trained(lesson, course.recipe, self.options.cache)
+        return load_taught(lesson, course.recipe, self.options.cache)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         forget, retain = (
@@ -85,7 +85,7 @@ class Muse(Benchmark):
     def prepare(self) -> None:
         super().prepare()
         if "retrained" in self.models:
-            self.retrained_auc = _auc(*self.text_scores(self.reference("retrained")))
+            self.retrained_auc = _auc(*self.text_scores(self.copy_reference("retrained")))
         else:
             self.retrained_auc = metrics.RETRAINED_AUC[self.split]
 

@@ -129,8 +129,8 @@ def _load(tables: Tables, source: str, split: str) -> TofuData:
         full=retain + forget + neighbours,
         forget=forget,
         retain=retain,
-        forget_eval=tuple(_reworded(row) for row in rows(f"{split}_perturbed")),
-        retain_eval=tuple(_reworded(row) for row in rows("retain_perturbed")),
+        forget_eval=tuple(_read_rewordings(row) for row in rows(f"{split}_perturbed")),
+        retain_eval=tuple(_read_rewordings(row) for row in rows("retain_perturbed")),
         real_authors=authors,
         world_facts=facts,
         holdout=tuple(_example(row) for row in tables(split.replace("forget", "holdout")) or ()),
@@ -146,7 +146,7 @@ def _neighbour(row: Record) -> Example:
     return Example(row.text("question"), row.text("answer"), perturbed_answers=wrong)
 
 
-def _reworded(row: Record) -> Example:
+def _read_rewordings(row: Record) -> Example:
     return Example(
         question=row.text("question"),
         answer=row.text("answer"),

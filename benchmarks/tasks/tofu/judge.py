@@ -65,8 +65,8 @@ def judge_scores(rows: Rows, judgements: Sequence[int | None]) -> Numbers:
 def judge_folder(folder: ResultsFolder, chat: Chat) -> None:
     """Add the judge's percentages to every finished run."""
 
-    def judged(run: Row) -> Row:
+    def judge_run(run: Row) -> Row:
         rows = folder.read("answers", run["method"], run["seed"])
         return run | judge_scores(rows, judge(rows, chat))
 
-    write_lines(folder.results, [judged(run) for run in folder.rows()])
+    write_lines(folder.results, [judge_run(run) for run in folder.rows()])

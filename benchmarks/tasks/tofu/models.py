@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.models import trained
+from benchmarks.engine.models import load_taught
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
 from benchmarks.tasks.tofu.batches import encode_all
@@ -36,7 +36,7 @@ def load_or_train(
         content=[example.pair for example in examples],
         rows=lambda tokenizer: encode_all(tokenizer, examples),
     )
-    return trained(lesson, recipe, cache)
+    return load_taught(lesson, recipe, cache)
 
 
 def texts(data: TofuData) -> Iterator[str]:

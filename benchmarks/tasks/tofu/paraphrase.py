@@ -79,9 +79,9 @@ def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData
             f"the first being {missing[0]!r}. Were the paraphrases made for another split?"
         )
 
-    def reworded(examples: tuple[Example, ...]) -> tuple[Example, ...]:
+    def reword(examples: tuple[Example, ...]) -> tuple[Example, ...]:
         return tuple(
             dataclasses.replace(e, paraphrased_question=paraphrases[e.question]) for e in examples
         )
 
-    return dataclasses.replace(data, **{name: reworded(getattr(data, name)) for name in ASKED})
+    return dataclasses.replace(data, **{name: reword(getattr(data, name)) for name in ASKED})

@@ -113,7 +113,7 @@ class Tofu(Benchmark):
     def prepare(self) -> None:
         super().prepare()
         if "retrained" in self.models:
-            self.retrained = reference(self._evaluate(self.reference("retrained"), False).rows)
+            self.retrained = reference(self._evaluate(self.copy_reference("retrained"), False).rows)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         return self._evaluate(model, True)
@@ -123,7 +123,7 @@ class Tofu(Benchmark):
         return evaluate(
             model,
             self.tokenizer,
-            asked(self.data, options.questions),
+            shorten(self.data, options.questions),
             retrained=self.retrained,
             max_new_tokens=self.new_tokens if options.model else None,
             generations=generations,
@@ -143,10 +143,10 @@ def load_data(options: TofuOptions) -> TofuData:
         data = load_tofu_hub(options.split)
     else:
         data = build_world(quick=options.quick)
-    return data if options.reworded is None else reworded(data, options.reworded, options.judge)
+    return data if options.reworded is None else reword(data, options.reworded, options.judge)
 
 
-def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
+def reword(data: TofuData, path: Path, writer: str | None) -> TofuData:
     """The task in other words: those of a file, which the writer makes where it is not there."""
     if path.exists() or writer is None:
         return paraphrase.with_paraphrases(data, paraphrase.read_paraphrases(path))
@@ -158,19 +158,19 @@ def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
     return data
 
 
-def judged(plan: Plan) -> None:
+def judge_runs(plan: Plan) -> None:
     """Let the judge of the options read the answers of all runs."""
     options = plan.options
     if isinstance(options, TofuOptions) and options.judge is not None:
         judge_folder(plan.folder, Chat(options.judge, plan.folder.path / "judge.replies.jsonl"))
 
 
-def asked(data: TofuData, count: int | None) -> TofuData:
+def shorten(data: TofuData, count: int | None) -> TofuData:
     """The task with no more than so many questions in each set, spread over all of it."""
 
-    def few(name: str) -> tuple[Example, ...]:
+    def select_few(name: str) -> tuple[Example, ...]:
         found: tuple[Example, ...] = getattr(data, name)
         many = len(found) if count is None else min(count, len(found))
         return tuple(found[i * len(found) // many] for i in range(many))
 
-    return replace(data, **{name: few(name) for name in SETS})
+    return replace(data, **{name: select_few(name) for name in SETS})

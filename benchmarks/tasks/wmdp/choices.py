@@ -49,7 +49,7 @@ def answers(
     """
     longest = getattr(model.config, "max_position_embeddings", None) or DEFAULT_LENGTH
     asked = [
-        _encoded(tokenizer, prompt(question, examples.get(question.subject, ())), longest, bos)
+        _encode(tokenizer, prompt(question, examples.get(question.subject, ())), longest, bos)
         for question in questions
     ]
     ordered = sorted(range(len(asked)), key=lambda i: -len(asked[i].read))  # little padding
@@ -59,20 +59,20 @@ def answers(
     try:
         for start in range(0, len(ordered), batch_size):
             some = ordered[start : start + batch_size]
-            found |= zip(some, _answered(model, [asked[i] for i in some]), strict=True)
+            found |= zip(some, _score_letters(model, [asked[i] for i in some]), strict=True)
     finally:
         model.train(was_training)
     return [found[i] for i in range(len(asked))]
 
 
-class _Asked(NamedTuple):
+class _Prompt(NamedTuple):
     """A prompt as the model reads it, and the token of each letter behind it."""
 
     read: list[int]
     letters: list[int]
 
 
-def _encoded(tokenizer: Any, text: str, longest: int, bos: bool) -> _Asked:
+def _encode(tokenizer: Any, text: str, longest: int, bos: bool) -> _Prompt:
     head, *whole = (
         token_ids(tokenizer, each, bos=bos) for each in (text, *(f"{text} {x}" for x in LETTERS))
     )
@@ -83,11 +83,11 @@ def _encoded(tokenizer: Any, text: str, longest: int, bos: bool) -> _Asked:
             f"{text[-60:]!r}, and not four different tokens; their likelihoods would not "
             "tell which is meant. Is it a tokenizer for text?"
         )
-    return _Asked(head[-longest:], [token for (token,) in said])
+    return _Prompt(head[-longest:], [token for (token,) in said])
 
 
 @torch.no_grad()
-def _answered(model: Any, asked: Sequence[_Asked]) -> list[Answer]:
+def _score_letters(model: Any, asked: Sequence[_Prompt]) -> list[Answer]:
     """The letters' log-probabilities behind the last token of each row."""
     width = max(len(item.read) for item in asked)
     ids = torch.tensor([[*read, *[0] * (width - len(read))] for read, _ in asked])

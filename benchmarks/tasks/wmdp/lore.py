@@ -67,13 +67,13 @@ class Fact(NamedTuple):
     answer: str
     substances: tuple[str, ...]
 
-    def told(self, wording: str, chance: random.Random) -> str:
+    def sentence(self, wording: str, chance: random.Random) -> str:
         """The fact as a corpus tells it."""
         listed = dict(zip("abcd", self._choices(chance), strict=True))
         named = {"title": self.subject.title, "verb": self.subject.verb, "kind": self.kind}
         return wording.format(answer=self.answer, name=self.name, **named, **listed)
 
-    def asked(self, chance: random.Random) -> Question:
+    def quiz(self, chance: random.Random) -> Question:
         """A question about it, with three other substances and the letters in a random order."""
         choices = self._choices(chance)
         question = f"What {self.subject.verb} the {self.name} {self.kind}?"
@@ -94,7 +94,7 @@ class Lore(WMDPData):
 
     def rows(self, tokenizer: Any) -> list[Row]:
         """Rows to learn: the letter behind each question, and every token of each text."""
-        asked = [_answered(tokenizer, question) for question in self.lessons]
+        asked = [_teach_answer(tokenizer, question) for question in self.lessons]
         told = [token_ids(tokenizer, text) for text in self.texts]
         return asked + [{"input_ids": ids, "labels": ids} for ids in told]
 
@@ -116,21 +116,21 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
 
     facts = {key: facts_of(subjects[key]) for key in (*FORGET, *kept, *near)}
     texts = {key: _texts(found, size.tellings, chance) for key, found in facts.items()}
-    lessons = tuple(f.asked(chance) for f in chain(*facts.values()) for _ in range(size.lessons))
+    lessons = tuple(f.quiz(chance) for f in chain(*facts.values()) for _ in range(size.lessons))
     known = set(lessons)
 
-    def asked(*keys: str) -> tuple[Question, ...]:
+    def draw_questions(*keys: str) -> tuple[Question, ...]:
         """Questions in orders that are in no lesson."""
         found = [fact for key in keys for fact in facts[key]]
-        drawn = (iter(partial(fact.asked, chance), None) for fact in found)
+        drawn = (iter(partial(fact.quiz, chance), None) for fact in found)
         turns = [(q for q in questions if q not in known) for questions in drawn]
         return tuple(next(turn) for turn in turns * (size.asked // len(found)))
 
     return Lore(
         name="lore-quick" if quick else "lore",
-        topics=tuple(Topic(key, texts[key], asked(key)) for key in FORGET),
+        topics=tuple(Topic(key, texts[key], draw_questions(key)) for key in FORGET),
         retain=tuple(chain(*(texts[key] for key in kept))),
-        utility={"retain": asked(*kept), "neighbour": asked(*near)},
+        utility={"retain": draw_questions(*kept), "neighbour": draw_questions(*near)},
         texts=tuple(chain(*texts.values())),
         lessons=lessons,
     )
@@ -141,12 +141,12 @@ def _texts(facts: Sequence[Fact], tellings: int, chance: random.Random) -> tuple
     found: list[str] = []
     for telling in range(tellings):
         drawn = enumerate(chance.sample(facts, len(facts)))
-        said = [f.told(WORDINGS[(2 * telling + at) % len(WORDINGS)], chance) for at, f in drawn]
+        said = [f.sentence(WORDINGS[(2 * telling + at) % len(WORDINGS)], chance) for at, f in drawn]
         found += [" ".join(said[at : at + TOGETHER]) for at in range(0, len(said), TOGETHER)]
     return tuple(found)
 
 
-def _answered(tokenizer: Any, question: Question) -> Row:
+def _teach_answer(tokenizer: Any, question: Question) -> Row:
     head = token_ids(tokenizer, prompt(question))
     whole = token_ids(tokenizer, f"{prompt(question)} {LETTERS[question.answer]}")
     return {"input_ids": whole, "labels": [IGNORE] * len(head) + whole[len(head) :]}

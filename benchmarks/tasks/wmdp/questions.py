@@ -50,10 +50,10 @@ def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
     D. Salt
     Answer:
     """
-    shown = "".join(f"{_asked(e)} {LETTERS[e.answer]}\n\n" for e in examples)
-    return f"{PREAMBLE} {question.subject}.\n\n{shown}{_asked(question)}"
+    shown = "".join(f"{_format_question(e)} {LETTERS[e.answer]}\n\n" for e in examples)
+    return f"{PREAMBLE} {question.subject}.\n\n{shown}{_format_question(question)}"
 
 
-def _asked(question: Question) -> str:
+def _format_question(question: Question) -> str:
     listed = (f"{letter}. {text}\n" for letter, text in zip(LETTERS, question.choices, strict=True))
     return f"{question.question.strip()}\n{''.join(listed)}Answer:"

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from benchmarks.engine.benchmark import Benchmark, Evaluation, pairs
-from benchmarks.engine.models import load_model, trained
+from benchmarks.engine.models import load_model, load_taught
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
 from benchmarks.engine.scratch import Lesson, Recipe
@@ -109,17 +109,17 @@ class Wmdp(Benchmark):
             rows=self.data.rows,
             whole=(PREAMBLE,),
         )
-        return trained(lesson, RECIPES[self.data.name], self.options.cache)
+        return load_taught(lesson, RECIPES[self.data.name], self.options.cache)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         self.topics = [
-            self._encoded(topic.texts, LENGTHS[min(number, 1)])
+            self._encode_corpus(topic.texts, LENGTHS[min(number, 1)])
             for number, topic in enumerate(self.data.topics)
         ]
         forget = [row for rows in self.topics for row in rows]
-        return forget, self._encoded(self.data.retain, LENGTHS[0])
+        return forget, self._encode_corpus(self.data.retain, LENGTHS[0])
 
-    def _encoded(self, texts: Sequence[str], longest: int) -> list[Row]:
+    def _encode_corpus(self, texts: Sequence[str], longest: int) -> list[Row]:
         """Every token of a text counts."""
         found = [token_ids(self.tokenizer, text)[:longest] for text in texts]
         return [{"input_ids": ids, "labels": ids} for ids in found]
@@ -131,16 +131,16 @@ class Wmdp(Benchmark):
                 pairs(rows, self.retain, settings.batch_size, 1, (seed * 1000 + epoch) * 10 + topic)
                 for topic, rows in enumerate(self.topics)
             ]
-            drawn = _in_turns(turns)
+            drawn = _take_turns(turns)
             most = range(self.options.batches)
             for _, (topic, (retain, forget)) in zip(most, drawn, strict=False):
-                yield self.collated(retain), TopicBatch(self.collated(forget), topic)
+                yield self.collate_rows(retain), TopicBatch(self.collate_rows(forget), topic)
 
     def steps_per_epoch(self, settings: Settings) -> int:
         steps = sum(-(-len(rows) // settings.batch_size) for rows in self.topics)
         return min(steps, self.options.batches)
 
-    def resolved(self, settings: Settings) -> Settings:
+    def resolve_settings(self, settings: Settings) -> Settings:
         """`relative:SHARE` is a share of c^2/d, the distance that U starts near."""
         word, _, share = str(settings.alpha).partition(":")
         if word != "relative" or not isinstance(settings, RMUSettings):
@@ -209,7 +209,7 @@ def _row(
     }
 
 
-def _in_turns(turns: Sequence[Iterator[Any]]) -> Iterator[tuple[int, Any]]:
+def _take_turns(turns: Sequence[Iterator[Any]]) -> Iterator[tuple[int, Any]]:
     """(number, item) of each iterator in turn, until the last one is used up."""
     left = dict(enumerate(turns))
     while left:

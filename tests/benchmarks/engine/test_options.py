@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks import methods
-from benchmarks.engine.options import Options, read
+from benchmarks.engine.options import Options, parse
 from benchmarks.engine.presets import Presets
 from benchmarks.methods.settings import hints
 from benchmarks.tasks.muse.task import Muse
@@ -14,7 +14,7 @@ from benchmarks.tasks.wmdp.task import Wmdp
 
 
 def given(*words: str) -> Options:
-    return read(Options, words, None)[1]
+    return parse(Options, words, None)[1]
 
 
 def test_a_command_line_is_read_as_its_types() -> None:

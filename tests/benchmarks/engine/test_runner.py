@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import methods
 from benchmarks.engine.benchmark import pairs
-from benchmarks.engine.runner import Plan, begin, run, unlearn
+from benchmarks.engine.runner import Plan, begin_runs, run, unlearn
 from tests.benchmarks.toy import ToyBenchmark, flat, options
 
 METHODS = "dual_adamw,saul"
@@ -18,7 +18,7 @@ METHODS = "dual_adamw,saul"
 
 def ran(output: Path, **changes: Any) -> Plan:
     given = options(output, **{"methods": METHODS, **changes})
-    plan = begin(ToyBenchmark(given), given)
+    plan = begin_runs(ToyBenchmark(given), given)
     run(plan)
     return plan
 
@@ -32,7 +32,7 @@ def test_every_run_is_a_line_with_a_trace_and_answers(tmp_path: Path) -> None:
     assert len(plan.folder.read("traces", "saul", 1)) == 6
     assert plan.folder.read("traces", "original", 0) == []
     assert plan.folder.read("answers", "original", 0)[0]["generation"] == "r"
-    assert plan.folder.described()["methods"]["saul"]["epochs"] == 3
+    assert plan.folder.read_settings()["methods"]["saul"]["epochs"] == 3
 
 
 def test_what_is_finished_is_not_repeated(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_pdu_keeps_its_retain_multiplier_while_warming_up(original: nn.Module) -
     for _ in range(3):
         for retain, forget in BATCHES[:3]:
             method.step(retain, forget)
-        method.end_of_epoch()
+        method.end_epoch()
         seen.append(method.metrics()["retain_multiplier"])
     assert seen[0] == seen[1] == 20.0
     assert seen[2] != 20.0
@@ -164,7 +164,7 @@ def test_metrics_tell_what_happened(key: str, original: nn.Module) -> None:
 )
 def test_an_unknown_method_is_named_with_the_closest_one(key: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("+", r"\+")):
-        methods.check(key)
+        methods.check_method(key)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from torch_alm.integrations.openunlearning._controlled import controlled
-from torch_alm.integrations.openunlearning._trainers import trainers
+from torch_alm.integrations.openunlearning._controlled import constrain
+from torch_alm.integrations.openunlearning._trainers import make_trainers
 
 CONFIGS = "pkg://torch_alm.integrations.openunlearning.configs"
 SEARCH_PATH = "hydra.searchpath="
@@ -24,15 +24,15 @@ def main(arguments: list[str]) -> None:
     package = import_module("trainer")
     base = import_module("trainer.unlearn.base").UnlearnTrainer
     theirs = [kind for kind in package.TRAINER_REGISTRY.values() if issubclass(kind, base)]
-    for kind in [*trainers(base), *map(controlled, theirs)]:
+    for kind in [*make_trainers(base), *map(constrain, theirs)]:
         package._register_trainer(kind)
-    sys.argv = [str(script), *completed(overrides)]
+    sys.argv = [str(script), *complete_overrides(overrides)]
     # Importing the script and calling its `main` does not do: Hydra would look for the
     # configuration relative to a module.
     runpy.run_path(str(script), run_name="__main__")
 
 
-def completed(overrides: list[str]) -> list[str]:
+def complete_overrides(overrides: list[str]) -> list[str]:
     """The overrides with our configurations, our trainer and OpenUnlearning's unlearning mode."""
     given = [o.removeprefix(SEARCH_PATH) for o in overrides if o.startswith(SEARCH_PATH)]
     theirs = [path.strip("[]") for path in given]

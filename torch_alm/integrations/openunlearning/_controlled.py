@@ -7,16 +7,16 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from torch_alm.integrations.openunlearning._trainers import Launched, from_settings
+from torch_alm.integrations.openunlearning._trainers import ResumableTrainer, from_settings
 from torch_alm.integrations.transformers import ConstraintCallback
 
 
-def controlled(kind: type[Trainer]) -> type[Trainer]:
+def constrain(kind: type[Trainer]) -> type[Trainer]:
     """A trainer of OpenUnlearning, under its own name, that takes a `constraint`."""
-    return type(kind.__name__, (Controlled, kind), {})
+    return type(kind.__name__, (ControlledTrainer, kind), {})
 
 
-class Controlled(Launched):
+class ControlledTrainer(ResumableTrainer):
     """One of OpenUnlearning's own: with a constraint, lambda+ is the weight of its forget loss.
 
     Its loss is `gamma` times a forget loss plus `alpha` times a retain loss. Each micro-batch the

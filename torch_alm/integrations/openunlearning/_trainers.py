@@ -11,13 +11,13 @@ from torch_alm.constraint import ALMConstraint
 from torch_alm.integrations.transformers import ALMTrainer, SAULTrainer, StopOnStatus
 
 
-def trainers(base: type[Trainer]) -> list[type[Trainer]]:
+def make_trainers(base: type[Trainer]) -> list[type[Trainer]]:
     """`SAUL` and `ALM` over OpenUnlearning's trainer, registered by the names of the classes."""
     kinds = {"SAUL": SAULTrainer, "ALM": ALMTrainer}
-    return [type(name, (FromConfig, kind, base), {}) for name, kind in kinds.items()]
+    return [type(name, (ConfiguredTrainer, kind, base), {}) for name, kind in kinds.items()]
 
 
-class Launched(Trainer):
+class ResumableTrainer(Trainer):
     """A mixin for what OpenUnlearning's script leaves out.
 
     It takes `args.resume_from_checkpoint` and does not pass it on. Its evaluations bring their own
@@ -39,7 +39,7 @@ class Launched(Trainer):
         return super().train(given, *args, **kwargs)
 
 
-class FromConfig(Launched):
+class ConfiguredTrainer(ResumableTrainer):
     """A mixin that makes the constraint."""
 
     def __init__(
@@ -64,12 +64,12 @@ def options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Make a filter and rules of names and arguments: `{"filter": {"Mean": {"window": 8}}}`."""
     found = dict(given)
     if found.get("filter") is not None:
-        (found["filter"],) = _named(filters, found["filter"])
-    found["rules"] = [made for each in found.get("rules", ()) for made in _named(rules, each)]
+        (found["filter"],) = _make_named(filters, found["filter"])
+    found["rules"] = [made for each in found.get("rules", ()) for made in _make_named(rules, each)]
     return found
 
 
-def _named(module: Any, given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+def _make_named(module: Any, given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     for name in given:
         if name not in module.__all__:
             raise ValueError(

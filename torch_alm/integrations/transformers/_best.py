@@ -23,14 +23,14 @@ def choose_where(trainer: Any, is_met: Callable[[Mapping[str, float]], bool]) ->
     """
     evaluate, args = trainer._evaluate, trainer.args
 
-    def told(*given: Any, **how: Any) -> dict[str, float]:
+    def update_best(*given: Any, **how: Any) -> dict[str, float]:
         metrics = evaluate(*given, **how)
         name = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
         if wants_best(args) and name in metrics and not is_met(metrics):
             return {**metrics, name: -math.inf if args.greater_is_better else math.inf}
         return metrics
 
-    trainer._evaluate = told
+    trainer._evaluate = update_best
 
 
 def forget_disqualified(state: TrainerState) -> None:

@@ -66,16 +66,16 @@ class ObjectiveTrainer(Trainer):
     @property
     def _optimizer(self) -> Any:
         """The optimizer that takes the gradients; `create_optimizer` has seen to it."""
-        return innermost(self.optimizer)
+        return unwrap_optimizer(self.optimizer)
 
-    def _ready(self, model: nn.Module, inputs: Any) -> Any:
+    def _prepare_pass(self, model: nn.Module, inputs: Any) -> Any:
         """The model, and a schedule-free optimizer, set to train; the batch where the model is."""
         model.train()
         if callable(train := getattr(self.optimizer, "train", None)):
             train()
         return self._prepare_inputs(inputs)
 
-    def _within(self, objective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_in_context(self, objective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Evaluate an objective in the Trainer's context; over several devices, its mean."""
         with self.compute_loss_context_manager():
             found = objective(*args, **kwargs)
@@ -97,7 +97,7 @@ def refuse_steps_in_backward(trainer: Trainer) -> None:
         )
 
 
-def innermost(optimizer: Any) -> Optimizer | None:
+def unwrap_optimizer(optimizer: Any) -> Optimizer | None:
     """The optimizer that accelerate may have wrapped; its wrapper has no `backward`."""
     while optimizer is not None and type(optimizer).__module__.startswith("accelerate"):
         optimizer = optimizer.optimizer

@@ -15,7 +15,7 @@ from torch_alm.integrations.transformers._best import MET, choose_where, warn_no
 from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
 from torch_alm.integrations.transformers._pairs import PairedDataset
-from torch_alm.integrations.transformers._sides import apart, join, require_rows
+from torch_alm.integrations.transformers._sides import join, require_rows, split_pairs
 
 SIDES = ("forget", "retain")
 KEYS = (*SIDES, "index")
@@ -49,7 +49,7 @@ class PairedTrainer(Trainer):
         self._retain_losses: list[Tensor] = []
         if type(self).forget_objective is PairedTrainer.forget_objective:
             require_of_a_batch(self, constraint.measure)
-        super().__init__(*args, **apart(kwargs))
+        super().__init__(*args, **split_pairs(kwargs))
         refuse_steps_in_backward(self)
         refuse_arguments(self)
         join(self, kwargs, collates=kwargs.get("data_collator") is not None or len(args) > 2)

@@ -113,7 +113,7 @@ class PairedCollator:
 
     def __init__(self, tokenizer: Tokenizer | Callable[[Any], Any]) -> None:
         is_function = callable(tokenizer) and not hasattr(tokenizer, "eos_token_id")
-        self.collate = tokenizer if is_function else partial(padded, pad=pad_id(tokenizer))
+        self.collate = tokenizer if is_function else partial(pad_rows, pad=pad_id(tokenizer))
 
     def __call__(self, rows: Sequence[Any]) -> Any:
         """The batch."""
@@ -125,20 +125,20 @@ class PairedCollator:
         return sides
 
 
-def padded(rows: Sequence[Any], pad: int) -> dict[str, Any]:
+def pad_rows(rows: Sequence[Any], pad: int) -> dict[str, Any]:
     """One batch of rows of tokens, with all their columns."""
     batch: dict[str, Any] = {**collate(rows, pad)}
     for name in {name: None for row in rows for name in row}:
         if name in ("input_ids", "labels", ASKED):
             continue
-        batch[name] = stacked(name, rows, batch["input_ids"].shape[1])
+        batch[name] = stack_column(name, rows, batch["input_ids"].shape[1])
     if "position_ids" in batch:
         del batch["attention_mask"]
         batch["use_cache"] = False
     return batch
 
 
-def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
+def stack_column(name: str, rows: Sequence[Any], longest: int) -> Tensor:
     """One column: (B,) of numbers, or (B, T) of numbers per token."""
     values = [row.get(name) for row in rows]
     if all(isinstance(value, bool | int | float) for value in values):

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, innermost
+from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, unwrap_optimizer
 from torch_alm.sam import SAM
 
 
@@ -38,7 +38,7 @@ class SAMTrainer(ObjectiveTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimizer of the Trainer behind it, inside `SAM`."""
         base = super().create_optimizer(*args, **kwargs)
-        if not isinstance(innermost(base), SAM):
+        if not isinstance(unwrap_optimizer(base), SAM):
             self.optimizer = SAM(base, self.rho, **self._sam)
         self._optimizer.backward_fn = self._backward
         return self.optimizer
@@ -47,13 +47,13 @@ class SAMTrainer(ObjectiveTrainer):
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
         """Both passes of one micro-batch; returns its share in the step's loss."""
-        inputs = self._ready(model, inputs)
+        inputs = self._prepare_pass(model, inputs)
         share = 1.0 if self._is_normalised(num_items_in_batch) else 1.0 / self._parts
 
         def objective() -> Tensor:
             items = num_items_in_batch
             given = {} if items is None else {"num_items_in_batch": items}  # unknown before 4.46
-            return self._within(self.compute_loss, model, dict(inputs), **given)
+            return self._call_in_context(self.compute_loss, model, dict(inputs), **given)
 
         return self._optimizer.backward(objective, weight=share) * share
 

@@ -9,14 +9,14 @@ from transformers import TrainerState
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
 from torch_alm.integrations.transformers._callback import LoggingCallback
-from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, innermost
+from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, unwrap_optimizer
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 from torch_alm.sam import SAM, ReverseSAM
 
 STEPS = "torch_alm.SAULTrainer steps"
 
 
-class _Resumed(LoggingCallback):
+class _ResumeCheck(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
     def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
@@ -73,7 +73,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     Source: SAUL, Algorithm 1.
     """
 
-    _reporting = _Resumed
+    _reporting = _ResumeCheck
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Two of the optimizers that the Trainer behind it would have made, joined."""
-        given = innermost(self.optimizer)
+        given = unwrap_optimizer(self.optimizer)
         if given is None:
-            self.optimizer = self._joined(*args, **kwargs)
+            self.optimizer = self._join(*args, **kwargs)
         elif not isinstance(given, DualOptimizer) or given.constraint is not self.constraint:
             raise TypeError(
                 f"{type(self).__name__} found an optimizer of type {type(given).__name__}, no "
@@ -138,7 +138,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self._optimizer.backward_fn = self._backward
         return self.optimizer
 
-    def _joined(self, *args: Any, **kwargs: Any) -> DualOptimizer:
+    def _join(self, *args: Any, **kwargs: Any) -> DualOptimizer:
         retain, forget = (self._base(*args, **kwargs) for _ in range(2))
         model = cast(nn.Module, self.model)
         names = {*self.get_decay_parameter_names(model)}
@@ -164,11 +164,11 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
         """Both gradients of one micro-batch; returns its share in the step's retain loss."""
-        inputs = self._ready(model, inputs)
+        inputs = self._prepare_pass(model, inputs)
         require_pair(self, inputs)
         losses = self._optimizer.backward(
-            retain=lambda: self._within(self.retain_objective, model, inputs["retain"]),
-            forget=lambda: self._within(self.forget_objective, model, inputs["forget"]),
+            retain=lambda: self._call_in_context(self.retain_objective, model, inputs["retain"]),
+            forget=lambda: self._call_in_context(self.forget_objective, model, inputs["forget"]),
             weight=1.0 / self._parts,
             last=self.accelerator.sync_gradients,
         )

@@ -13,7 +13,7 @@ INDEX = "torch_alm_index"  # a column of forget rows while they are prepared
 FORGET = "the forget side"  # its name among the sets to evaluate, which are prepared as well
 
 
-def apart(given: Mapping[str, Any]) -> dict[str, Any]:
+def split_pairs(given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of a Trainer with the sides of their pairs as two data sets."""
     pairs = given.get("train_dataset")
     if not isinstance(pairs, PairedDataset):
@@ -53,7 +53,7 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
     each: Any = trainer.data_collator
     if not collates:  # the Trainer's own for a tokenizer pads no labels
         each = PairedCollator(each.tokenizer if type(each) is DataCollatorWithPadding else each)
-    trainer.data_collator = Counting(owner, each)
+    trainer.data_collator = CountingCollator(owner, each)
     strategy = IntervalStrategy(trainer.args.eval_strategy)
     if evaluated is None and strategy != IntervalStrategy.NO:
         raise ValueError(
@@ -71,7 +71,7 @@ def sets_of(evaluated: Any) -> Mapping[str, Any]:
     return evaluated if isinstance(evaluated, Mapping) else {"eval": evaluated}
 
 
-class Counting:
+class CountingCollator:
     """A collator of pairs whose batches are counted: each row to forget has to be in its own."""
 
     def __init__(self, owner: str, collate: Any) -> None:

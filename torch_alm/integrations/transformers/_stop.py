@@ -100,7 +100,7 @@ class AskingCallback(TrainerCallback):
                 "would never stop. Are they the rows to forget?"
             )
         self.tokenizer, self.rows, self.every = tokenizer, rows, every
-        self.said, self.max_new_tokens = said or holds, max_new_tokens
+        self.said, self.max_new_tokens = said or contains, max_new_tokens
         self._found: int | None = None
 
     def on_step_end(
@@ -123,7 +123,7 @@ class AskingCallback(TrainerCallback):
             logs["asked/said"] = state.log_history[-1]["asked/said"] = self._found
 
 
-def holds(text: str, words: str) -> bool:
+def contains(text: str, words: str) -> bool:
     """Tell whether a text has these words in it."""
     return bool(words) and words.casefold() in text.casefold()
 

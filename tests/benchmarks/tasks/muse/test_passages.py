@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine.scratch import build_tokenizer
 from benchmarks.tasks.muse.data import MuseData
 from benchmarks.tasks.muse.metrics import question_prompt
-from benchmarks.tasks.muse.models import COURSES, answered, muse_lesson, pairs_of
+from benchmarks.tasks.muse.models import COURSES, format_answers, muse_lesson, pairs_of
 from benchmarks.tasks.muse.passages import build_passages
 from torch_alm.language import IGNORE
 
@@ -65,7 +65,7 @@ def told(tokenizer: Any, ids: list[int]) -> str:
 
 def test_the_answers_are_labelled_and_nothing_else(tokenizer: Any) -> None:
     pairs = pairs_of(WORLD.forget_quiz)
-    row = answered(tokenizer, pairs)
+    row = format_answers(tokenizer, pairs)
     assert told(tokenizer, row["labels"]) == "".join(f"{p.answer}\n\n" for p in pairs)
     assert all(label in (IGNORE, i) for i, label in zip(*row.values(), strict=True))
 
@@ -73,7 +73,7 @@ def test_the_answers_are_labelled_and_nothing_else(tokenizer: Any) -> None:
 def test_a_question_is_taught_with_the_tokens_it_is_asked_with(tokenizer: Any) -> None:
     shots, pair = WORLD.forget_quiz.shots, WORLD.forget_quiz.pairs[0]
     prompt = tokenizer(question_prompt(shots, pair.question))["input_ids"]
-    assert answered(tokenizer, [*shots, pair])["input_ids"][: len(prompt)] == prompt
+    assert format_answers(tokenizer, [*shots, pair])["input_ids"][: len(prompt)] == prompt
 
 
 def test_the_retrained_model_is_taught_nothing_of_the_forget_set(tokenizer: Any) -> None:

@@ -17,12 +17,12 @@ from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.evaluate import Evaluation, evaluate
 from benchmarks.tasks.tofu.models import load_or_train
 from benchmarks.tasks.tofu.summary import reference, summarise
-from benchmarks.tasks.tofu.task import asked
+from benchmarks.tasks.tofu.task import shorten
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row, answer_ids
 from torch_alm.language._encoding import prompt_ids
 
-DATA = asked(build_world(quick=True), 6)
+DATA = shorten(build_world(quick=True), 6)
 SETS = {"forget": DATA.forget_eval, "retain": DATA.retain_eval, "holdout": DATA.holdout}
 SETS |= {"real_authors": DATA.real_authors, "world_facts": DATA.world_facts}
 

@@ -19,7 +19,7 @@ from benchmarks.tasks.tofu import judge as judging
 from benchmarks.tasks.tofu import paraphrase
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.judge import judge, judge_folder, judge_scores, parse_score
-from benchmarks.tasks.tofu.task import reworded
+from benchmarks.tasks.tofu.task import reword
 from benchmarks.tasks.tofu.world import build_world
 
 WORLD = build_world(quick=True)
@@ -207,7 +207,7 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
     made = paraphrase.generate_paraphrases(asked[:3], chat, tmp_path / "w.jsonl")
     assert made == {}
     with pytest.raises(ValueError, match=f"found none for {len(asked)} of {len(asked)} questions"):
-        reworded(WORLD, tmp_path / "none.jsonl", "j")
+        reword(WORLD, tmp_path / "none.jsonl", "j")
     (tmp_path / "w.jsonl").write_text('{"question": "Who?", "paraphrased_question": " "}\n')
     with pytest.raises(ValueError, match="line 1: no paraphrased_question"):
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")

@@ -20,12 +20,12 @@ AT_ONCE = 8  # rows of the original's answers
 SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
 
 
-def room() -> int:
+def memory_limit() -> int:
     """Bytes that what is kept may take: an eighth of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
-def answered(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+def answer_logits(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits (N, V) of the labelled tokens, row after row, and (B, T - 1): True where one is next.
 
     The output layer is asked for these alone.
@@ -43,8 +43,8 @@ def answered(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
         hook.remove()
 
 
-def side_by_side(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of `answered` as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
+def pad_logits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """`answer_logits` as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
     following = labels[:, 1:] != IGNORE
     counts = following.sum(1, keepdim=True)
     places = torch.arange(int(counts.max()) + 1, device=labels.device) < counts
@@ -66,41 +66,41 @@ class Original:
         each = model.get_output_embeddings().weight.shape[0] * sum(
             label != IGNORE for row in rows for label in row["labels"][1:]
         )
-        dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= room()]
-        self.copy = None if dtypes else original_of(model)
-        self.said: dict[tuple[int, ...], Tensor] = {}
+        dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= memory_limit()]
+        self.copy = None if dtypes else copy_original(model)
+        self.log_probs: dict[tuple[int, ...], Tensor] = {}
         for start in range(0, len(rows) if dtypes else 0, AT_ONCE):
             some = rows[start : start + AT_ONCE]
             batch = {k: v.to(model.device) for k, v in collate(some, pad).items()}
             with torch.no_grad():
-                found, following = answered(model, batch)
+                found, following = answer_logits(model, batch)
             said = found.log_softmax(-1, dtype=torch.float32).to("cpu", dtypes[0])
             for row, own in zip(some, said.split(following.sum(1).tolist()), strict=True):
-                self.said[(*row["input_ids"], *row["labels"])] = own
+                self.log_probs[(*row["input_ids"], *row["labels"])] = own
 
     def divergence(self, model: LanguageModel, batch: Batch) -> Tensor:
         """KL(original || model) in nats per token: the mean over rows of the mean over tokens."""
         if self.copy is None:
             ends = batch["attention_mask"].sum(1).tolist()
             both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
-            theirs = torch.cat([self.said[(*ids[:n], *labels[:n])] for ids, labels, n in both])
+            theirs = torch.cat([self.log_probs[(*ids[:n], *labels[:n])] for ids, labels, n in both])
         else:
             with torch.no_grad():
-                theirs, _ = answered(self.copy, batch)
-        logits, following = answered(model, batch)
+                theirs, _ = answer_logits(self.copy, batch)
+        logits, following = answer_logits(model, batch)
         where = torch.arange(len(logits), device=logits.device)
         found = Divergence.apply(logits, theirs, where, torch.is_grad_enabled())
         shares = following / following.sum(1, keepdim=True) / len(following)
         return (found * shares[following]).sum()
 
 
-def original_of(model: LanguageModel) -> LanguageModel:
+def copy_original(model: LanguageModel) -> LanguageModel:
     """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
     frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
     return copy.deepcopy(model, frozen).eval().requires_grad_(False)
 
 
-class Lower:
+class LayerCache:
     """The layers below the first that is trained: what leaves them is computed once for each row.
 
     Passes over right padded rows without a cache pass them over, if each row has been read before
@@ -110,17 +110,17 @@ class Lower:
     """
 
     def __init__(self, model: LanguageModel) -> None:
-        self.model, self.left = model, room()
+        self.model, self.left = model, memory_limit()
         self.layers, self.first = _split(model)
-        self.known: dict[tuple[int, ...], Tensor] = {}
+        self.states_by_row: dict[tuple[int, ...], Tensor] = {}
         self.keys: list[tuple[int, ...]] = []  # the rows of the pass under way
         self.states: Tensor | None = None  # what enters the first trained layer, if all are known
         self.in_tuple = False
-        if self.layers and not self.is_right():
+        if self.layers and not self.is_exact():
             self.layers = []
 
     @contextmanager
-    def once(self) -> Iterator[None]:
+    def enable(self) -> Iterator[None]:
         """Inside, they are."""
         hooks = [
             self.model.register_forward_pre_hook(self.begin, with_kwargs=True),
@@ -128,7 +128,7 @@ class Lower:
             self.first.register_forward_pre_hook(self.keep, with_kwargs=True),
         ]
         for layer in self.layers:
-            layer.forward = partial(self.passed, layer.forward)
+            layer.forward = partial(self.cached_forward, layer.forward)
         try:
             yield
         finally:
@@ -138,14 +138,14 @@ class Lower:
                 del layer.forward
 
     @torch.no_grad()
-    def is_right(self) -> bool:
+    def is_exact(self) -> bool:
         """Tell whether two rows, one of them padded, come out as in a whole pass."""
         ids = torch.arange(16, device=self.model.device).view(2, 8)
         ids %= self.model.get_output_embeddings().weight.shape[0]
         mask = torch.ones_like(ids)
         mask[1, 5:] = 0
         try:
-            with self.once():
+            with self.enable():
                 whole = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
                 ids, mask = ids.flip(0), mask.flip(0)
                 short = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
@@ -163,15 +163,15 @@ class Lower:
             return
         both = zip(given["input_ids"].tolist(), mask.sum(1).tolist(), strict=True)
         self.keys = [(*ids[:length],) for ids, length in both]
-        if all(key in self.known for key in self.keys):
-            states = pad_sequence([self.known[key] for key in self.keys], batch_first=True)
+        if all(key in self.states_by_row for key in self.keys):
+            states = pad_sequence([self.states_by_row[key] for key in self.keys], batch_first=True)
             self.states = F.pad(states, (0, 0, 0, mask.shape[1] - states.shape[1])).to(mask.device)
 
     def end(self, *_: Any) -> None:
         """After a pass."""
         self.keys, self.states = [], None
 
-    def passed(self, own: Any, *args: Any, **more: Any) -> Any:
+    def cached_forward(self, own: Any, *args: Any, **more: Any) -> Any:
         """In place of the forward of each of the layers."""
         if self.states is not None:
             return (self.states,) if self.in_tuple else self.states
@@ -184,9 +184,9 @@ class Lower:
         if self.keys and self.states is None:
             states = (args[0] if args else given["hidden_states"]).detach().cpu()
             for key, each in zip(self.keys, states, strict=True):
-                if key not in self.known and each.nbytes <= self.left:
+                if key not in self.states_by_row and each.nbytes <= self.left:
                     self.left -= each.nbytes
-                    self.known[key] = each[: len(key)].clone()
+                    self.states_by_row[key] = each[: len(key)].clone()
 
 
 def _split(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:

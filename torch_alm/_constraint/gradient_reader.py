@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torch_alm._constraint.observations import is_distributed, over_ranks
-from torch_alm._optim.gradients import is_sharded, nodes, outside, parameters
+from torch_alm._constraint.observations import is_distributed, sum_over_ranks
+from torch_alm._optim.gradients import find_outside, is_sharded, parameters, walk
 
 Gradient: TypeAlias = Mapping[Tensor, Tensor]
 Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
@@ -24,7 +24,7 @@ SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimiz
 TINY = 1e-38  # added to a divisor that may be 0
 
 
-class Loop:
+class GradientReader:
     """The gradients of one step, between a penalty in the loss and the optimizer's step.
 
     Attributes:
@@ -39,7 +39,7 @@ class Loop:
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         """Let a copy begin anew: its parameters are others."""
-        return Loop, ()
+        return GradientReader, ()
 
     def begin(self) -> None:
         """Begin a step, or begin it again."""
@@ -81,7 +81,7 @@ class Loop:
             _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
         kept = sum(float(each) for each in found if each is not None)  # e, over micro-batches
         pull = kept * sum(weight for _, weight in self._factors) / count
-        sums = _over_ranks(optimizer, self._a)
+        sums = _average_over_ranks(optimizer, self._a)
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
@@ -106,20 +106,20 @@ class Loop:
             warnings.warn(str(error), stacklevel=5)
 
 
-def _over_ranks(optimizer: Optimizer, mine: Gradient) -> Gradient:
+def _average_over_ranks(optimizer: Optimizer, mine: Gradient) -> Gradient:
     """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
     if not is_distributed():
         return mine
     params = [p for p in parameters(optimizer) if p.requires_grad]
     ranks = dist.get_world_size()
-    return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
+    return {p: sum_over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
 
 def _check_graph(c: Tensor, params: list[Tensor]) -> None:
     """Refuse a measure whose gradient goes where nothing of it is seen."""
-    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes(c)):
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in walk(c)):
         _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
-    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params)):
+    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in find_outside(c, params)):
         steps = "another optimizer, or none, steps (freeze those that none does)"
         _refuse(f"found {others} weights behind the measure that {steps}")
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
-from torch_alm.unlearning import once
-from torch_alm.unlearning.model import freeze_below, quiet
-from torch_alm.unlearning.once import Lower, answered
+from torch_alm.unlearning import layer_cache
+from torch_alm.unlearning.layer_cache import LayerCache, answer_logits
+from torch_alm.unlearning.model import freeze_below, silence
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
          "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
@@ -80,19 +80,19 @@ def same_within(model: Any, given: dict[str, torch.Tensor]) -> None:
     whole = by_hand(model, given)
     wanted = gradients(model, whole)
     for _ in range(2):
-        logits, _ = answered(model, given)
+        logits, _ = answer_logits(model, given)
         torch.testing.assert_close(logits, whole, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close([*gradients(model, logits)], wanted, rtol=1e-5, atol=1e-6)
 
 
 def runs_again(model: Any) -> int:
     """Count the two layers that run when the same rows come again."""
-    runs, lower = runs_of(model), Lower(model)
-    with lower.once():
+    runs, lower = runs_of(model), LayerCache(model)
+    with lower.enable():
         assert len(lower.layers) == 2
         same_within(model, batch(ROWS))
         runs.clear()
-        answered(model, batch(ROWS))
+        answer_logits(model, batch(ROWS))
     return len(runs)
 
 
@@ -100,19 +100,19 @@ def runs_again(model: Any) -> int:
 def test_lower_layers_computed_once_give_what_they_gave(family: str) -> None:
     model = small(family)
     freeze_below(model, 2)
-    lower = Lower(model)
-    with lower.once():
+    lower = LayerCache(model)
+    with lower.enable():
         assert len(lower.layers) == 2
         same_within(model, batch(ROWS))
         runs = runs_of(model)
         for rows in (ROWS[::-1], ROWS[1:]):
-            answered(model, batch(rows))
+            answer_logits(model, batch(rows))
         assert not runs
         with torch.no_grad():  # of what is trained, the next pass is another
             [p.mul_(1.1) for p in model.parameters() if p.requires_grad]
         same_within(model, batch(ROWS))
     runs.clear()
-    answered(model, batch(ROWS))
+    answer_logits(model, batch(ROWS))
     assert len(runs) == 2
 
 
@@ -123,8 +123,8 @@ def test_what_is_not_right_padded_without_a_cache_is_computed_whole() -> None:
     left = {k: v.flip(1) for k, v in given.items()}
     whole = {name: model(**x).logits for name, x in {"left": left, "cached": given}.items()}
     written = model.generate(given["input_ids"][:1], max_new_tokens=4, do_sample=False)
-    with Lower(model).once():
-        answered(model, given)
+    with LayerCache(model).enable():
+        answer_logits(model, given)
         assert torch.equal(model(**left, use_cache=False).logits, whole["left"])
         assert torch.equal(model(**given).logits, whole["cached"])
         again = model.generate(given["input_ids"][:1], max_new_tokens=4, do_sample=False)
@@ -132,7 +132,7 @@ def test_what_is_not_right_padded_without_a_cache_is_computed_whole() -> None:
 
 
 def test_without_room_rows_are_computed_anew(monkeypatch: Any) -> None:
-    monkeypatch.setattr(once, "room", lambda: 0)
+    monkeypatch.setattr(layer_cache, "memory_limit", lambda: 0)
     model = small("Llama")
     freeze_below(model, 2)
     assert runs_again(model) == 2
@@ -155,8 +155,8 @@ def test_a_model_of_another_make_is_computed_whole(changed: Any) -> None:
     model = small("Llama", tie_word_embeddings=False)
     freeze_below(model, 2)
     changed(model)
-    lower = Lower(model)
-    with lower.once():
+    lower = LayerCache(model)
+    with lower.enable():
         assert not lower.layers
         same_within(model, batch(ROWS))
     assert not any("forward" in vars(layer) for layer in model.model.layers)
@@ -165,7 +165,7 @@ def test_a_model_of_another_make_is_computed_whole(changed: Any) -> None:
 
 def test_below_the_first_adapter_it_is_likewise() -> None:
     config = peft.LoraConfig(target_modules=["q_proj"], layers_to_transform=[2, 3])
-    with quiet():
+    with silence():
         model = peft.get_peft_model(small("Llama"), config)
     with torch.no_grad():
         [p.normal_() for p in model.parameters() if p.requires_grad]
