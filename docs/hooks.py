@@ -23,7 +23,7 @@ PAGES = {
 }
 LINK = re.compile(r"\[([^][]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 PICTURE = re.compile(
-    r'<picture>.*?docs/(images/\w+)-light\.svg" alt="([^"]*)".*?</picture>', re.DOTALL
+    r'<picture>.*?docs/(images/[\w-]+?)-light\.svg" alt="([^"]*)".*?</picture>', re.DOTALL
 )
 
 
