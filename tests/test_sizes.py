@@ -47,7 +47,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
-    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
+    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
     "files": (len(tree()), 432, 420),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_620, 5_000),
