@@ -16,7 +16,7 @@ def files(*names: str, ending: str = "") -> list[Path]:
     """List the files with that ending, in folders or named themselves."""
     every = [p for name in names for p in [ROOT / name, *(ROOT / name).rglob("*")]]
     found = [p for p in every if p.is_file() and p.name.endswith(ending)]
-    return [p for p in found if "cache" not in str(p.relative_to(ROOT))]
+    return [p for p in found if "__pycache__" not in p.parts]
 
 
 def lines(*names: str) -> int:

@@ -81,10 +81,7 @@ def _page() -> jinja2.Template:
 
 
 def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
-    """Return the last model's rows of a set with each model's answer, the most changed first.
-
-    Parts of long texts have no partner where another model's tokenizer splits them elsewhere.
-    """
+    """Return the last model's rows of a set with each model's answer, most changed first."""
     sets = [(model["name"], model["answers"].get(kind, ())) for model in models]
     placed = [
         (name, {(row["where"], row["reference"]): row for row in rows}) for name, rows in sets
