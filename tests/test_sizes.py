@@ -47,7 +47,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of Python in docs": (lines("docs"), 550, 550),
     "words of docs": (words("docs"), 18_000, 18_000),
     "words of README": (words("README.md"), 750, 750),
-    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
+    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
     "files": (len(tree()), 439, 420),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_800, 5_000),

@@ -1,4 +1,4 @@
-"""The parts in which TOFU, MUSE and WMDP differ, and what they share: models, rows and batches."""
+"""The base of TOFU, MUSE and WMDP: models, rows and batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Evaluation(NamedTuple):
-    """The evaluation of a model: the numbers of its table row, and a row per question."""
+    """The evaluation of a model: numbers for its row in the table, and a row per question."""
 
     numbers: dict[str, float | None]
     rows: list[ResultRow]
@@ -60,51 +60,51 @@ class Benchmark(ABC):
 
     @abstractmethod
     def load(self, key: str) -> tuple[Any, Any]:
-        """The reference model `key` and its tokenizer, loaded or trained."""
+        """Load or train the reference model `key`; return it and its tokenizer."""
 
     @abstractmethod
     def encode(self) -> tuple[list[Row], list[Row]]:
-        """The rows to forget and the rows to retain, with `self.tokenizer`."""
+        """Encode the rows to forget and the rows to retain with `self.tokenizer`."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> Evaluation:
-        """Measure a model; it is left as it was."""
+        """Measure a model without changing it."""
 
     def prepare(self) -> None:
-        """Load or train the models; whatever bad input can break breaks here or before."""
+        """Load or train the models; errors of bad input are raised here or before."""
         for key in self.references:
             model, self.tokenizer = self.load(key)
             self.models[key] = make_trainable(model, self.options)
         self.forget, self.retain = self.encode()
 
     def copy_reference(self, key: str) -> nn.Module:
-        """A copy on the device, where what is not trained is there but once."""
+        """Return a copy of the model on the device; copies share the parameters not trained."""
         return copy_trainable(self.models[key]).to(self.device)
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
-        """All (retain, forget) batches of a run, on the model's device."""
+        """Yield the (retain, forget) batches of a run, on the model's device."""
         drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
         for retain, forget in drawn:
             yield self.collate_rows(retain), self.collate_rows(forget)
 
     def collate_rows(self, rows: list[Row]) -> Batch:
-        """Rows as one batch on the model's device."""
+        """Collate rows into one batch on the model's device."""
         batch = collate(rows, pad_id(self.tokenizer))
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     def steps_per_epoch(self, settings: Settings) -> int:
-        """Batches in one pass over the forget set."""
+        """Return the number of batches in one pass over the forget set."""
         return -(-len(self.forget) // settings.batch_size)
 
     def resolve_settings(self, settings: Settings) -> Settings:
-        """Put a number in the place of a word that only this benchmark knows."""
+        """Replace words that only this benchmark knows by numbers."""
         return settings
 
 
 def pairs(
     forget: Sequence[T], retain: Sequence[T], batch_size: int, epochs: int, seed: int
 ) -> Iterator[tuple[list[T], list[T]]]:
-    """Pairs of lists to collate, (retain, forget), of at most `batch_size` each.
+    """Yield pairs of lists to collate, (retain, forget), of at most `batch_size` items each.
 
     Every epoch visits each forget item once, in a new order; with each one comes a retain item
     drawn uniformly with replacement. The same seed gives the same pairs.

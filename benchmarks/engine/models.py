@@ -1,4 +1,4 @@
-"""Models to unlearn from: loaded, or trained here and kept in a cache; and their setup."""
+"""Load models to unlearn from, or train and cache them, and choose what is trained."""
 
 import hashlib
 import json
@@ -23,14 +23,14 @@ CACHE_VERSION = 3  # to be raised when a change of the training code makes cache
 
 
 def load_model(name: str | Path) -> tuple[Any, Any]:
-    """A causal language model in float32 and evaluation mode, and its tokenizer.
+    """Load a causal language model, in float32 and evaluation mode, and its tokenizer.
 
     Raises:
         ValueError: Weights are missing, which would be random, or the tokenizer has no EOS.
         OSError: There is no such model.
     """
     tokenizer = AutoTokenizer.from_pretrained(name)
-    pad_id(tokenizer)  # refuses one without EOS
+    pad_id(tokenizer)  # raises for one without EOS
     model, info = AutoModelForCausalLM.from_pretrained(
         name, dtype=torch.float32, output_loading_info=True
     )
@@ -44,9 +44,9 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
 
 
 def load_taught(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> tuple[Any, Any]:
-    """The model that has learnt a lesson, from the cache where it was trained before.
+    """Teach a model a lesson, or load it from the cache if that was done before.
 
-    The cache is `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache` where none is given.
+    The default cache is `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache`.
     """
     content = [CACHE_VERSION, asdict(recipe), lesson.content, lesson.texts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
@@ -58,18 +58,18 @@ def load_taught(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None)
 
 
 def save_model(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Write beside the folder, then rename: a reader never finds half a model."""
+    """Write beside the folder, then rename: no reader finds half a model."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as place:
         partial = Path(place, folder.name)
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        with suppress(OSError):  # another process has just finished the same model
+        with suppress(OSError):  # another process has finished the same model
             partial.rename(folder)
 
 
 def make_trainable(model: Any, options: Options) -> Any:
-    """The model, ready to train: parameters chosen, or adapters added."""
+    """Choose the parameters to train, or add adapters; return the model."""
     if options.lora:
         import peft
 
@@ -82,7 +82,7 @@ def make_trainable(model: Any, options: Options) -> Any:
 
 
 def select_trainable(model: nn.Module, pattern: str) -> None:
-    """Leave only some of a model's parameters to train.
+    """Choose which of a model's parameters are trained.
 
     Args:
         model: Changed in place.

@@ -1,4 +1,4 @@
-"""The options that every script has, read off a dataclass and checked first of all."""
+"""The options of every script, read from the fields of a dataclass and checked."""
 
 import dataclasses
 import difflib
@@ -23,7 +23,7 @@ Kind = TypeVar("Kind", bound="Options")
 
 
 def option(told: str, default: Any = None, **more: Any) -> Any:
-    """A field of the options with its line of `--help`; a list may be given several times."""
+    """Return a field of the options with its line of `--help`; a list may be repeated."""
     if isinstance(default, list):
         return field(default_factory=list, metadata={"help": told, "action": "extend"})
     return field(default=default, metadata={"help": told, **more})
@@ -59,10 +59,10 @@ class Options:
     lora: int = option("rank of adapters, trained instead; 0 for none", 0)
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself.
+        """Check the options against each other.
 
         Raises:
-            ValueError: It does; the message says what was meant.
+            ValueError: Two contradict each other; the message suggests a fix.
         """
         if self.seeds < 1:
             raise ValueError(f"--seeds {self.seeds}: did you mean at least 1?")
@@ -83,7 +83,7 @@ class Options:
             )
 
     def keys(self, losses: str = "tokens") -> tuple[str, ...]:
-        """The methods to compare, each once; the control is none of them.
+        """Return the methods to compare, each once, without the control.
 
         Raises:
             ValueError: One of them is unknown, or nothing would be run.
@@ -104,7 +104,7 @@ class Options:
         return range(self.seed, self.seed + self.seeds)
 
     def overrides(self, losses: str = "tokens") -> dict[str, Any]:
-        """Settings named on the command line, read as numbers or words.
+        """Return the settings named on the command line, as numbers or words.
 
         Raises:
             ValueError: None of the methods has a setting of that name.
@@ -123,7 +123,7 @@ class Options:
         return {name: value_of(text) for name, text in texts.items() if text is not None}
 
     def identity(self) -> dict[str, Any]:
-        """Everything that a result depends on."""
+        """Return everything that a result depends on."""
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {
             name: str(value) if isinstance(value, Path) else value
@@ -133,14 +133,14 @@ class Options:
 
 
 class Parser(HfArgumentParser):
-    """A parser whose errors stand by themselves, not below all options."""
+    """A parser whose errors are printed without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists the options.\n")
 
 
 def parse(kind: type[Kind], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, Kind]:
-    """The parser of a script, and its command line; bad ones end the script with a message."""
+    """Parse a script's command line; return parser and options, or exit with a message."""
     parser = Parser(kind, description=doc, allow_abbrev=False)
     try:
         (found,) = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)

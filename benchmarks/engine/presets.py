@@ -1,4 +1,4 @@
-"""Tables of settings in YAML: for all methods, then by method, then by split."""
+"""Settings in YAML: for all methods, by method, and by split."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Change = Mapping[str, Any]
 class Preset(NamedTuple):
     """The settings of one method on one split.
 
-    `note` is the reading used, where the source leaves or makes a doubt; empty otherwise.
+    `note` is the reading used where the source is ambiguous, else empty.
     """
 
     settings: Settings
@@ -24,22 +24,22 @@ class Preset(NamedTuple):
 class Presets:
     """The settings of every method on one benchmark.
 
-    The file has `own` (what a method's own paper fixes), and for each of `paper` and `recommended`
-    the parts `all`, `methods` and `splits`, the latter again with `all` beside its methods; later
-    ones replace earlier ones. A key names one method or several, `npo` means `npo+alm` too, `rho`
-    means both radii, and a `note` is shown in the report. A split that the paper has no row for,
-    such as an embedded world, takes that of its `default_split`.
+    The file has `own` (from each method's own paper), and for each of `paper` and `recommended` the
+    parts `all`, `methods` and `splits`, the latter again with `all` beside its methods; later ones
+    replace earlier ones. A key names one method or several; `npo` includes `npo+alm`; `rho` is both
+    radii; a `note` is shown in the report. A split without a row in the paper, such as an embedded
+    world, takes that of `default_split`.
     """
 
     def __init__(self, file: Path) -> None:
         self.table: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
 
     def preset(self, name: str, split: str, method: str, overrides: Change | None = None) -> Preset:
-        """The settings of a method under a preset, `paper` or `recommended`.
+        """Return the settings of a method under a preset, `paper` or `recommended`.
 
         Overrides replace the preset's settings. An alpha alone is in nats per token, as in the
-        paper, whatever the preset measures. A learning rate alone takes that of the forget side
-        along, where the preset has one.
+        paper, whatever the preset measures. A learning rate alone also scales that of the forget
+        side, where the preset has one.
         """
         changes: dict[str, Any] = {}
         notes: list[str] = []
@@ -62,13 +62,13 @@ class Presets:
 
 
 def with_both_radii(change: Change) -> dict[str, Any]:
-    """`rho` as the radius of both sides."""
+    """Replace `rho` by the radii of both sides."""
     radii = dict.fromkeys(("rho_forget", "rho_retain"), change["rho"]) if "rho" in change else {}
     return {**radii, **{name: value for name, value in change.items() if name != "rho"}}
 
 
 def complete_overrides(preset: Change, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The overrides with what they take along: the measure of an alpha, the forget side's rate."""
+    """Add to the overrides what follows: the measure of an alpha, the forget side's rate."""
     if "alpha" in overrides:
         overrides = {"measure": "token_nll", **overrides}
     own = preset.get("forget_lr")

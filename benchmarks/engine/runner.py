@@ -1,4 +1,4 @@
-"""The loop behind every benchmark script: which runs are left, one run, and its row of results."""
+"""The loop of every benchmark script: the runs left to do, and the row of each in the results."""
 
 import dataclasses
 import time
@@ -19,7 +19,7 @@ from benchmarks.report.results import ResultsFolder, Row
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs to do, their settings, and where the results go."""
+    """Runs to do, their settings, and the folder of the results."""
 
     benchmark: Benchmark
     options: Options
@@ -28,7 +28,7 @@ class Plan:
 
 
 def begin_runs(benchmark: Benchmark, options: Options) -> Plan:
-    """Take the output folder and make the benchmark ready, if there is anything left to do.
+    """Claim the output folder, and prepare the benchmark if anything is left to do.
 
     Raises:
         ValueError: The folder belongs to other settings, or a model cannot be loaded.
@@ -56,7 +56,7 @@ def begin_runs(benchmark: Benchmark, options: Options) -> Plan:
 
 
 def run(plan: Plan) -> None:
-    """Do every run that is not finished yet, each written down as soon as it is."""
+    """Do every unfinished run, and write each as soon as it is done."""
     with tqdm(list_unfinished(plan), desc="runs", unit="run", smoothing=0) as bar:
         for key, seed in bar:
             bar.set_postfix_str(f"{key}, seed {seed}")
@@ -64,7 +64,7 @@ def run(plan: Plan) -> None:
 
 
 def list_unfinished(plan: Plan) -> list[tuple[str, int]]:
-    """The runs without a line yet; a reference model needs one line for all seeds."""
+    """Return the runs without a line; a reference model needs one line for all seeds."""
     finished = {(row["method"], row["seed"]) for row in plan.folder.rows()}
     known = {method for method, _ in finished}
     seeds = plan.options.all_seeds()
@@ -74,7 +74,7 @@ def list_unfinished(plan: Plan) -> list[tuple[str, int]]:
 
 
 def finish_run(plan: Plan, key: str, seed: int) -> None:
-    """One run from start to its line in the results; the line is written last."""
+    """Do one run, and write its line in the results last."""
     if key in plan.benchmark.references:
         model, trace, seconds = plan.benchmark.copy_reference(key), [], 0.0
     else:
@@ -92,7 +92,7 @@ def unlearn(
     """Run a method on a copy of the original model.
 
     Returns:
-        The model, what happened in each step, and the seconds it took.
+        The model, the metrics of each step, and the seconds it took.
     """
     settings = benchmark.resolve_settings(settings)
     torch.manual_seed(seed)
@@ -119,7 +119,7 @@ def unlearn(
 
 
 def summary(trace: list[Row]) -> dict[str, float | str | None]:
-    """The controller's part of the table; all of it is missing (null) where there is none.
+    """Return the controller's part of the table; all null if there is none.
 
     Returns:
         Share of steps with an open gate; the last lambda; alpha; the status at the end.

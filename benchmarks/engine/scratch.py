@@ -1,4 +1,4 @@
-"""Small models made from scratch, that learn rows by heart."""
+"""Make small models from scratch and teach them rows by heart."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,13 +12,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from benchmarks.engine.training import Schedule, train_to_memorisation
 from torch_alm.language import Row, pad_id
 
-SMALL = 5_000_000  # weights; below, a second thread costs more than it brings
+SMALL = 5_000_000  # weights; below that, a second thread slows it down
 PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of a model made from scratch; layers feed forward 8/3 of its width."""
+    """Sizes and training of a model made from scratch; its MLPs are 8/3 as wide as the model."""
 
     layers: int
     width: int
@@ -28,10 +28,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rows that a model learns by heart, and what its tokenizer is made from.
+    """Rows that a model learns by heart, and the texts its tokenizer is made from.
 
-    `content`, as JSON, is what the rows are made from: another content, another model. Strings in
-    `whole` are one token each, wherever they stand.
+    `content`, as JSON, identifies the rows in the cache. Strings in `whole` are one token each,
+    wherever they occur.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Lesson:
 
 
 def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
-    """Teach a model a lesson until it knows it by heart; `model.config.training` tells how well."""
+    """Teach a model a lesson by heart; `model.config.training` has the result."""
     tokenizer = build_tokenizer(lesson.texts, lesson.whole)
     rows = lesson.rows(tokenizer)
     model: Any = small_llama(tokenizer, recipe, max(len(row["input_ids"]) for row in rows))
@@ -56,14 +56,14 @@ def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
 
 
 def spare_threads(model: Any) -> None:
-    """Take one thread where a model is small, and say so once: the others would only spin."""
+    """Use one thread for a small model, and print that once: others would only wait."""
     if torch.get_num_threads() > 1 and sum(p.numel() for p in model.parameters()) < SMALL:
         torch.set_num_threads(1)
         print("The model is small: one thread of the processor is used.", file=sys.stderr)
 
 
 def build_tokenizer(texts: Iterable[str], whole: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """A tokenizer of all words of some texts, lossless on them, that puts BOS first."""
+    """Return a tokenizer of the words of some texts, lossless on them, that puts BOS first."""
     trainer: Any = trainers.WordLevelTrainer(
         special_tokens=list(SPECIAL_TOKENS), show_progress=False
     )
@@ -80,7 +80,7 @@ def build_tokenizer(texts: Iterable[str], whole: Sequence[str] = ()) -> PreTrain
 
 
 def small_llama(tokenizer: Any, recipe: Recipe, longest: int = 512) -> LlamaForCausalLM:
-    """A Llama with tied embeddings and random weights, for texts of `longest` tokens at least."""
+    """Return a Llama with random weights and tied embeddings, for `longest` tokens or more."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=recipe.width,
@@ -88,7 +88,7 @@ def small_llama(tokenizer: Any, recipe: Recipe, longest: int = 512) -> LlamaForC
         num_hidden_layers=recipe.layers,
         num_attention_heads=recipe.heads,
         max_position_embeddings=max(512, longest),
-        # the usual 0.02 is made for wide models; with it, this one needs twice as many epochs
+        # with 0.02, which is meant for wide models, it takes twice as many epochs
         initializer_range=recipe.width**-0.5,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

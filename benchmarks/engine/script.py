@@ -1,4 +1,4 @@
-"""The way of every benchmark script from its command line to its tables."""
+"""Run a benchmark script, from the command line to the tables."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def run_script(
 ) -> int:
     """Run a benchmark; 0 when every run is finished, 130 after a Ctrl-C.
 
-    `look` is what is done with finished runs before they are published.
+    `look` is called with the finished runs before they are published.
     """
     parser, options = parse(kind, argv, doc)
     try:

@@ -32,13 +32,13 @@ class Schedule:
 def train_to_memorisation(
     model: Any, rows: Sequence[Row], pad_id: int, schedule: Schedule, *, label: str
 ) -> dict[str, float]:
-    """AdamW on the answer tokens until all rows are exact matches, or for all epochs.
+    """Train with AdamW on the answer tokens until all rows are exact matches, or for all epochs.
 
-    The model is trained in place, where it is. `pad_id` fills rows up to the length of their batch,
-    `label` stands beside the progress bar.
+    The model is trained in place, on its device. `pad_id` fills rows up to the length of their
+    batch, `label` is shown beside the progress bar.
 
     Returns:
-        What was reached: `exact_match`, the share of rows after the last step, and `epochs`.
+        `exact_match`, the share of rows after the last step, and `epochs`.
     """
     random = torch.Generator().manual_seed(0)
     steps = math.ceil(len(rows) / schedule.batch_size)
@@ -67,7 +67,7 @@ def train_to_memorisation(
 
 
 def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer) -> int:
-    """One step; returns how many rows were right before it."""
+    """Take one step; return how many rows were right before it."""
     logits, labels = _answer_logits(model, batch)
     nn.functional.cross_entropy(logits, labels).backward()
     optimizer.step()
@@ -76,9 +76,9 @@ def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer) -> i
 
 
 def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits and labels of the answer tokens alone, (tokens, vocabulary) and (tokens,).
+    """Return logits (tokens, vocabulary) and labels (tokens,) of the answer tokens alone.
 
-    The output layer is a large part of a small model; prompts and padding need not pass through it.
+    The output layer is a large part of a small model, so prompts and padding do not pass it.
     """
     inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     hidden = model.base_model(**inputs, use_cache=False)[0][:, :-1]
@@ -88,7 +88,7 @@ def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _is_right_by_row(guesses: Tensor, labels: Tensor, batch: Batch) -> Tensor:
-    """Per row of the batch, whether all its answer tokens were guessed."""
+    """Return for each row whether all its answer tokens are right."""
     row_of = (batch["labels"][:, 1:] != IGNORE).nonzero()[:, 0]
     wrong = torch.zeros(len(batch["labels"]), device=labels.device)
     return wrong.index_add(0, row_of, (guesses != labels).float()) == 0
@@ -97,7 +97,7 @@ def _is_right_by_row(guesses: Tensor, labels: Tensor, batch: Batch) -> Tensor:
 def _batches(
     rows: Sequence[Row], batch_size: int, pad_id: int, random: torch.Generator
 ) -> Iterator[Batch]:
-    """One epoch: shuffled, then sorted by length in stretches of eight batches, to pad little."""
+    """Yield an epoch: shuffled, then sorted by length in groups of eight batches to pad less."""
     stretches = torch.randperm(len(rows), generator=random).split(8 * batch_size)
     by_length = [sorted(s.tolist(), key=lambda i: len(rows[i]["input_ids"])) for s in stretches]
     starts = ((stretch, at) for stretch in by_length for at in range(0, len(stretch), batch_size))

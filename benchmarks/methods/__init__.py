@@ -1,6 +1,6 @@
 """The methods of the paper, each with and without the controller: one registry.
 
-A method is one file of this folder: a subclass of `Method` under `@register(key, label)`. Where the
+A method is a file in this folder: a subclass of `Method` under `@register(key, label)`. If the
 controller is optional, the method also exists as `key+alm`.
 """
 
@@ -31,10 +31,10 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def names(losses: str = "tokens") -> list[str]:
-    """Every key a command line may name, in the order of the tables.
+    """Return the keys a command line may name, in the order of the tables.
 
     Args:
-        losses: Those that know these losses, a key of `LOSSES`; `any` lists them all.
+        losses: Only methods with these losses, a key of `LOSSES`; `any` lists all.
     """
     entries = sorted(_entries(losses).items(), key=lambda item: item[1].position)
     both = {"optional": ("", ALM)}
@@ -46,10 +46,10 @@ def _entries(losses: str = "any") -> dict[str, Entry]:
 
 
 def check_method(key: str, losses: str = "tokens") -> None:
-    """Make sure that `key` is a method that knows these losses.
+    """Raise unless `key` is a method with these losses.
 
     Raises:
-        ValueError: It is not; the message lists the known ones with the closest match.
+        ValueError: It is not; the message lists the methods and the closest match.
     """
     known = names(losses)
     if key not in known:
@@ -61,7 +61,7 @@ def check_method(key: str, losses: str = "tokens") -> None:
 
 
 def label(key: str) -> str:
-    """The name of a method in a table, as the paper writes it."""
+    """Return the name of a method in a table, as in the paper."""
     if key == CONTROL:
         return LABEL
     plain = key.removesuffix(ALM)
@@ -69,13 +69,13 @@ def label(key: str) -> str:
 
 
 def is_controlled(key: str) -> bool:
-    """Tell whether the controller weighs the forget direction of method `key`."""
-    entry = _entries().get(key)  # none of a control, or of a model to compare with
+    """Return whether the controller weighs the forget direction of method `key`."""
+    entry = _entries().get(key)  # none for a control or a reference model
     return key.endswith(ALM) or (entry is not None and entry.method.alm == "built in")
 
 
 def method_of(key: str, losses: str = "tokens") -> type[Method]:
-    """The class of a method, with or without the controller, or of the control."""
+    """Return the class of a method, with or without the controller, or of the control."""
     if key == CONTROL:
         return CONTROLS[losses]
     check_method(key, losses)
@@ -83,12 +83,12 @@ def method_of(key: str, losses: str = "tokens") -> type[Method]:
 
 
 def kind_of(key: str, losses: str = "tokens") -> type[Settings]:
-    """The kind of settings that a method reads."""
+    """Return the class of a method's settings."""
     return method_of(key, losses).settings_type
 
 
 def settings_of(key: str, numbers: Mapping[str, Any]) -> Settings:
-    """A method's settings from those of these numbers that it knows.
+    """Return a method's settings from those of these numbers that it has.
 
     >>> settings_of("npo", {"lr": 1e-4, "beta": 0.2, "rho_forget": 0.01}).beta
     0.2
@@ -98,6 +98,6 @@ def settings_of(key: str, numbers: Mapping[str, Any]) -> Settings:
 
 
 def build(key: str, model: nn.Module, settings: Settings) -> Method:
-    """The method `key`, or the control, at work on `model`."""
+    """Return the method `key`, or the control, for a model."""
     method = method_of(key, settings.losses)
     return method(model, settings, method.controller(settings) if is_controlled(key) else None)

@@ -1,4 +1,4 @@
-"""BLUR: keep what the retain gradient may, and move along the forget gradient by a set amount."""
+"""BLUR: project the retain gradient, and move along the forget gradient by a fixed amount."""
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ class BLUR(NPOMethod):
     """
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """One optimizer step along d."""
+        """Take one optimizer step along d."""
         self.optimizer.zero_grad()
         value = self._unit_forget_gradient(forget)
         g_u = gradients.take(self.params)
@@ -31,7 +31,7 @@ class BLUR(NPOMethod):
         self.optimizer.step()
 
     def _unit_forget_gradient(self, forget: Batch) -> Tensor:
-        """.grad = grad U, or nothing where the gate is closed; returns F."""
+        """Set .grad = grad U, or nothing if the gate is closed; return F."""
         loss, value = self.objective(forget)
         if self.weigh(value, forget) > 0:
             loss.backward()

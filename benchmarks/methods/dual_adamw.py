@@ -16,13 +16,12 @@ from torch_alm.measures import token_nll
 
 @dataclass(frozen=True)
 class TwoStates(Settings):
-    """Settings with those of a forget side of its own.
+    """Settings with those of a separate forget side.
 
     Attributes:
-        forget_lr: Learning rate of the forget side, where it is another than `lr`. Where a preset
-            has one, it keeps its ratio to `lr` when only that is changed.
-        probe_every: While the gate is closed and lambda is 0, measure the forget batch on every
-            so manieth step only.
+        forget_lr: Learning rate of the forget side, if not `lr`. If a preset has one, its ratio to
+            `lr` stays when only `lr` is changed.
+        probe_every: Steps between two measurements while the gate is closed and lambda is 0.
     """
 
     forget_lr: float | None = None
@@ -51,15 +50,15 @@ class DualAdamW(Method):
         )
 
     def retain_side(self) -> Optimizer:
-        """The optimizer that lowers the retain loss."""
+        """Return the optimizer that lowers the retain loss."""
         return self.make_optimizer()
 
     def forget_side(self) -> Optimizer:
-        """The optimizer that raises the forget loss; the weights decay on the other side only."""
+        """Return the optimizer that raises the forget loss, without decay."""
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
     def raised_value(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
-        """Take what is raised: the measure, or the cross-entropy without a controller."""
+        """Return what is raised: the measure, or without a controller the cross-entropy."""
         said = forward(self.model, forget)
         loss = token_nll(*said)
         self.forget_loss = loss.detach()
@@ -68,14 +67,14 @@ class DualAdamW(Method):
         return loss if self.raises_loss else measure(self.settings)(*said)
 
     def lowered_loss(self, retain: Batch) -> Tensor:
-        """Take what is lowered on the retain side."""
+        """Return what is lowered on the retain side."""
         loss = self.retain_loss(retain)
         self.retain_seen = loss.detach()
         return self.settings.retain_weight * loss
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """Algorithm 1, with whatever the two sides are."""
-        self.forget_loss = torch.tensor(math.nan)  # where a step does not measure
+        """Take a step of Algorithm 1 with the two sides."""
+        self.forget_loss = torch.tensor(math.nan)  # if the step does not measure
         self.optimizer.backward(
             retain=lambda: self.lowered_loss(retain),
             forget=lambda: self.raised_value(forget),

@@ -1,4 +1,4 @@
-"""The forgetting measures a controller can look at; larger is more forgotten."""
+"""The forgetting measures of a controller; larger is more forgotten."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +23,7 @@ BEYOND = 1.1
 
 
 def check_attainable(settings: Settings) -> None:
-    """Raise a ValueError if no model could reach `alpha`, or it is still a word."""
+    """Raise a ValueError if no model can reach `alpha`, or it is still a word."""
     alpha = settings.alpha
     if isinstance(alpha, str):
         raise ValueError(
@@ -35,7 +35,7 @@ def check_attainable(settings: Settings) -> None:
 
 
 def measure(settings: Settings) -> Measure:
-    """`settings.measure` of a model and a batch, with its gradient where it has one."""
+    """Return `settings.measure` as a function of a model and a batch."""
     name = settings.measure
     if name == "token_nll":
         return token_nll
@@ -47,10 +47,10 @@ def measure(settings: Settings) -> Measure:
 def rows_nll(
     model: Callable[..., Tensor], batch: Mapping[str, Tensor], settings: Settings
 ) -> tuple[Tensor, Tensor]:
-    """Find what is descended where every row has a goal, and the measure that the controller sees.
+    """Return the loss to descend if every row has a goal, and the measure for the controller.
 
-    Descended is -L, in the mean over the rows whose answer is below alpha in nats per token: one
-    that has reached it is pushed no further, and the last ones as hard as all.
+    The loss is the mean of -L over the rows whose answer is below alpha in nats per token: a row
+    that has reached it is pushed no further, and the last ones are pushed as hard as all.
     """
     loss = token_nll(model, batch, reduction="none")
     value, low = row_goals(loss.detach(), settings)
@@ -58,9 +58,9 @@ def rows_nll(
 
 
 def row_goals(losses: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-    """The mean over rows of min(L, alpha), so that none stands in for another; which are below.
+    """Return the mean over rows of min(L, alpha), and which rows are below alpha.
 
-    Where none is, it is `BEYOND` alpha, and the gate closes.
+    If none is, the value is `BEYOND` times alpha, which closes the gate.
     """
     alpha = float(settings.alpha)
     low = losses < alpha

@@ -9,7 +9,7 @@ Gradients = list[Tensor | None]
 
 
 def take(params: Iterable[nn.Parameter]) -> Gradients:
-    """The gradients, handed over: `.grad` is None afterwards."""
+    """Return the gradients and leave None in `.grad`."""
     taken = []
     for p in params:
         taken.append(p.grad)
@@ -18,7 +18,7 @@ def take(params: Iterable[nn.Parameter]) -> Gradients:
 
 
 def add(params: Sequence[nn.Parameter], gradients: Gradients, factor: float) -> None:
-    """.grad += factor * gradients."""
+    """Add: .grad += factor * gradients."""
     for p, gradient in zip(params, gradients, strict=True):
         if gradient is None:
             continue
@@ -28,14 +28,14 @@ def add(params: Sequence[nn.Parameter], gradients: Gradients, factor: float) -> 
 
 
 def scale(params: Iterable[nn.Parameter], factor: float) -> None:
-    """.grad *= factor."""
+    """Scale: .grad *= factor."""
     for p in params:
         if p.grad is not None:
             p.grad.mul_(factor)
 
 
 def dot(left: Gradients, right: Gradients) -> float:
-    """The inner product over all weights, accumulated in float64; a missing gradient is zero."""
+    """Compute the inner product over all weights in float64; a missing gradient is zero."""
     pairs = zip(left, right, strict=True)
     return sum(
         float(torch.dot(a.flatten().double(), b.flatten().double()))

@@ -30,7 +30,7 @@ class JointMethod(Method):
     def forget_gradient(self, forget: Batch) -> Tensor:
         """Add weight * grad U; return F. At weight 0 nothing is added."""
         if self.constraint is not None and self.settings.measure == "row_nll":
-            value, left = self.weigh_rows(forget)  # the rows below their goal
+            value, left = self.weigh_rows(forget)  # rows below their goal
             if self.weight > 0 and left is not None:
                 (self.weight * self.objective(left)[0]).backward()
             return value

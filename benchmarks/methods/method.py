@@ -25,10 +25,10 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adamw": AdamW, "sgd": SGD}
 class Method(ABC):
     """One way to unlearn.
 
-    With a constraint a method is its `+ALM` variant, by one rule for all of them: the forget weight
-    is replaced by lambda+ = [lambda + mu (alpha - F)]_+, where F is the clean token-mean
-    cross-entropy of the forget batch, or what `settings.measure` names; at lambda+ = 0 only the
-    retain direction is left (SAUL, section 4.4).
+    With a constraint a method is its `+ALM` variant: the forget weight is replaced by
+    lambda+ = [lambda + mu (alpha - F)]_+, where F is the clean token-mean cross-entropy of the
+    forget batch, or `settings.measure`; at lambda+ = 0 only the retain direction is left (SAUL,
+    section 4.4).
 
     The model is changed in place; without a constraint `settings.forget_weight` is fixed.
     """
@@ -53,12 +53,12 @@ class Method(ABC):
         self.begin()
 
     def begin(self) -> None:
-        """Make what the method keeps beside these: optimizers, models to compare with."""
+        """Make the method's optimizers and the models it compares with."""
         return
 
     @classmethod
     def controller(cls, settings: Settings) -> ALMConstraint:
-        """The controller of the `+ALM` variant: F >= alpha, with F the settings' measure."""
+        """Return the controller of the `+ALM` variant: F >= alpha, with F the settings' measure."""
         check_attainable(settings)
         return ALMConstraint(measure(settings), **settings.controller())
 
@@ -67,19 +67,19 @@ class Method(ABC):
         """Move the weights once, given a batch of each kind."""
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """The loss U to descend, here -F, and the forgetting measure F that is kept."""
+        """Return the loss U to descend, here -F, and the forgetting measure F to record."""
         value = token_nll(*forward(self.model, forget))
         return -value, value
 
     def retain_loss(self, retain: Batch) -> Tensor:
-        """Take what is to stay low: the token-mean cross-entropy, or KL(original || model)."""
+        """Return the token-mean cross-entropy, or KL(original || model)."""
         if self.original is not None:
             return kl_divergence(self.model, retain, self.original)
         return token_nll(self.model, retain)
 
     @property
     def lowers_measure(self) -> bool:
-        """Tell whether the controller demands that its measure be small."""
+        """True if the controller demands a small measure."""
         return self.constraint is not None and self.constraint.sense == "<="
 
     def end_epoch(self) -> None:
@@ -87,10 +87,10 @@ class Method(ABC):
         self.epochs_done += 1
 
     def weigh(self, value: Tensor, forget: Batch | None = None) -> float:
-        """The forget weight of this step: the method's own, or lambda+ once `value` is known.
+        """Set and return the forget weight of this step: the method's own, or lambda+.
 
         Args:
-            value: The cross-entropy, at hand from the forget direction.
+            value: The cross-entropy from the forget direction.
             forget: The batch; another measure than the cross-entropy costs one forward pass more.
         """
         if self.constraint is not None:
@@ -102,7 +102,7 @@ class Method(ABC):
         return self.weight
 
     def weigh_rows(self, forget: Batch) -> tuple[Tensor, Batch | None]:
-        """F where every row has a goal, the weight being known, and the rows below it."""
+        """Weigh a step in which every row has a goal; return F and the rows below it."""
         with torch.no_grad():
             losses = token_nll(self.model, forget, reduction="none")
         value, low = row_goals(losses, self.settings)
@@ -111,13 +111,13 @@ class Method(ABC):
         return value, left if low.any() else None
 
     def record_losses(self, *, retain: Tensor | None, forget: Tensor) -> None:
-        """Keep the two losses of this step for the trace."""
+        """Record the two losses of this step for the trace."""
         self.losses = {"forget_loss": float(forget.detach())}
         if retain is not None:
             self.losses["retain_loss"] = float(retain.detach())
 
     def metrics(self) -> dict[str, Any]:
-        """Report the latest step: losses, forget weight, gate, lambda, violation."""
+        """Return the latest step's losses, forget weight, gate, lambda and violation."""
         numbers: dict[str, Any] = {
             **self.losses,
             "weight": self.weight,
@@ -132,21 +132,21 @@ class Method(ABC):
     def make_optimizer(
         self, lr: float | None = None, weight_decay: float | None = None
     ) -> Optimizer:
-        """The optimizer the settings ask for, over the trainable weights."""
+        """Return the optimizer of the settings, over the trainable weights."""
         kind = OPTIMIZERS[self.settings.optimizer]
         decay = self.settings.weight_decay if weight_decay is None else weight_decay
         return kind(self.params, lr=self.settings.lr if lr is None else lr, weight_decay=decay)
 
 
 def forward(model: nn.Module, batch: Batch) -> tuple[Callable[[], Tensor], Batch]:
-    """Stand in for a model and a batch, for methods that read two measures off one pass."""
+    """Run one pass; return a model and a batch for measures that read its logits."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     logits: Tensor = model(**inputs).logits
     return lambda: logits, {"labels": batch["labels"]}
 
 
 def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
-    """A step with its gradient, or its finished length (`scale="step"`), multiplied by `weight`."""
+    """Take a step with its gradient, or its length (`scale="step"`), multiplied by `weight`."""
     if scale == "gradient":
         gradients.scale([p for group in optimizer.param_groups for p in group["params"]], weight)
         optimizer.step()
@@ -161,7 +161,7 @@ def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method, its name in tables and its place there (smaller comes first)."""
+    """A method with its name and place in tables (smaller comes first)."""
 
     method: type[Method]
     label: str
@@ -175,7 +175,7 @@ LOSSES: dict[str, dict[str, Entry]] = {"tokens": {}, "rmu": {}}
 def register(
     key: str, label: str, *, position: int = 99, losses: str = "tokens"
 ) -> Callable[[type[Method]], type[Method]]:
-    """Enter a method in the registry, as a decorator of its class."""
+    """Register a method, as a decorator of its class."""
 
     def enter(method: type[Method]) -> type[Method]:
         LOSSES[losses][key] = Entry(method, label, position)

@@ -17,7 +17,7 @@ class PDUSettings(Settings):
     """Settings with those of the retain constraint.
 
     Attributes:
-        epsilon: Level the retain loss may not exceed.
+        epsilon: Upper bound of the retain loss.
         retain_multiplier: Multiplier of the retain loss to start from.
         dual_lr: Its step size.
         warmup_epochs: Epochs before it starts to move.
@@ -54,12 +54,12 @@ class PDU(JointMethod):
         )
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """U = mean squared distance of the largest logit from the mean logit."""
+        """Return U, the mean squared distance of the largest logit from the mean logit, and F."""
         said = forward(self.model, forget)
         return flattening(*said), token_nll(*said)
 
     def retain_gradient(self, retain: Batch) -> Tensor:
-        """Add nu * grad L_r, then let nu see L_r."""
+        """Add nu * grad L_r, then update nu."""
         loss = token_nll(self.model, retain)
         nu = float(self.retain_constraint.multiplier)
         if nu > 0:

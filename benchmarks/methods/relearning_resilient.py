@@ -20,10 +20,10 @@ class RelearningResilientSettings(NPOSettings):
 class RelearningResilient(NPOMethod):
     """min max_delta U_NPO(theta + delta) + retain_weight * L_r(theta), one optimizer.
 
-    delta climbs NPO, that is, towards relearning; the retain gradient is taken at theta (Fan et al.
-    2025). Under `+ALM` the clean cross-entropy is to reach alpha, as for every other method: the
-    paper's F = max NPO >= alpha would ask the model to remember, since NPO falls as forgetting
-    succeeds. Cost: three backward passes, a frozen copy of the model.
+    delta climbs NPO, towards relearning; the retain gradient is taken at theta (Fan et al. 2025).
+    Under `+ALM` the clean cross-entropy is to reach alpha, as for every other method: NPO falls as
+    forgetting succeeds, so the paper's F = max NPO >= alpha would ask the model to remember.
+    Cost: three backward passes, a frozen copy of the model.
     """
 
     settings_type = RelearningResilientSettings

@@ -1,4 +1,4 @@
-"""The control: what the retain side costs when nothing is forgotten."""
+"""The control: the retain side alone, which forgets nothing."""
 
 from typing import ClassVar, Literal
 
@@ -11,8 +11,8 @@ CONTROL, LABEL = "retain_only", "Retain side alone"
 class RetainOnly(Method):
     """One optimizer on the retain loss, at the rate and for the steps of the methods beside it.
 
-    What it loses against the original model no method at these settings can keep: the differences
-    that a table can show lie below that ceiling. Cost: one backward pass.
+    No method at these settings can keep more than it does, so it is the ceiling of a table. Cost:
+    one backward pass.
     """
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "left out"
@@ -22,7 +22,7 @@ class RetainOnly(Method):
         self.optimizer = self.make_optimizer()
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """Lower the retain loss; the forget batch is left alone."""
+        """Lower the retain loss; the forget batch is not used."""
         self.optimizer.zero_grad()
         loss = self.retain_loss(retain)
         (self.settings.retain_weight * loss).backward()

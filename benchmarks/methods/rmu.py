@@ -1,8 +1,8 @@
-"""RMU's losses in the place of cross-entropies: what is forgotten is steered, what is kept stays.
+"""RMU's losses in place of cross-entropies.
 
-A batch of what is to be forgotten is lowered on U = mean (h - c u)^2, its hidden states' distance
-from a random direction; what is to be kept on R = mean (h - h_0)^2, the distance from the model of
-before (Li et al. 2024). The controller demands U <= tau.
+For a forget batch U = mean (h - c u)^2 is lowered, the distance of its hidden states from a random
+direction; for a retain batch R = mean (h - h_0)^2, the distance from the original model (Li et al.
+2024). The controller demands U <= tau.
 """
 
 import re
@@ -42,8 +42,8 @@ class RMUSettings(Settings):
     """Settings with those of RMU's losses.
 
     Attributes:
-        layer: The layer whose states are steered, by name; `auto` is number 7.
-        coefficient: c, the length of the vector steered to.
+        layer: Name of the layer whose states are steered; `auto` is number 7.
+        coefficient: c, the length of the target vector.
     """
 
     layer: str = "auto"
@@ -51,11 +51,11 @@ class RMUSettings(Settings):
 
 
 class RMUMixin(Method):
-    """A method with RMU's losses: to be named before the method among the bases.
+    """A mixin that gives a method RMU's losses; it comes first among the bases.
 
-    Each topic has a direction u of its own, drawn when it is first met. The model of before shares
-    all parameters that are not trained. Cost: beside the method's passes one forward through the
-    model of before per retain loss.
+    Each topic has its own direction u, drawn at its first batch. The original model shares all
+    parameters that are not trained. Cost: the method's passes, and one forward of the original
+    model per retain loss.
     """
 
     settings_type = RMUSettings
@@ -72,7 +72,7 @@ class RMUMixin(Method):
 
     @classmethod
     def controller(cls, settings: Settings) -> ALMConstraint:
-        """U <= tau, with tau the settings' alpha."""
+        """Return the controller U <= tau, with tau the settings' alpha."""
         if settings.measure != "token_nll" or isinstance(settings.alpha, str):
             raise ValueError(
                 f"With RMU's losses the controller looks at U, not at {settings.measure}, and "
@@ -82,12 +82,12 @@ class RMUMixin(Method):
         return ALMConstraint(rmu, sense="<=", **settings.controller())
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """The method's step, with the direction of the batch's topic."""
+        """Take the method's step with the direction of the batch's topic."""
         self.topic = getattr(forget, "topic", 0)
         super().step(retain, forget)
 
     def steering_loss(self, forget: Batch) -> Tensor:
-        """U of a forget batch."""
+        """Return U of a forget batch."""
         where = next(self.model.parameters()).device
         if self.topic not in self.directions:
             size = hidden_size(self.model)
@@ -97,27 +97,27 @@ class RMUMixin(Method):
         return rmu(self.model, forget, self.layer, direction, self.settings.coefficient)
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """U is both what is lowered and what is measured."""
+        """Return U as the loss and as the measure."""
         loss = self.steering_loss(forget)
         return loss, loss
 
     def raised_value(self, forget: Batch) -> Tensor:
-        """Lower what a constraint U <= tau measures, else raise -U."""
+        """Return U for a constraint U <= tau, which lowers it, else -U."""
         loss = self.steering_loss(forget)
         self.forget_loss = loss.detach()
         return loss if self.lowers_measure else -loss
 
     def retain_loss(self, retain: Batch) -> Tensor:
-        """R: the distance from the model of before."""
+        """Return R, the distance from the original model."""
         return rmu_retain(self.model, retain, self.layer, self.reference)
 
     def metrics(self) -> dict[str, Any]:
-        """Report the metrics of every method, and the topic."""
+        """Return the metrics of every method, and the topic."""
         return {**super().metrics(), "topic": self.topic}
 
 
 def steered_layer(model: nn.Module, name: str) -> str:
-    """The layer by name; `auto` is number 7 from 0, or the last but one of a smaller model.
+    """Return the layer by name; `auto` is number 7 from 0, or the last but one if there are fewer.
 
     Raises:
         ValueError: There is no module of that name; the message lists the decoder layers.
@@ -134,7 +134,7 @@ def steered_layer(model: nn.Module, name: str) -> str:
 
 
 def hidden_size(model: Any) -> int:
-    """d, the size of a hidden state."""
+    """Return d, the size of a hidden state."""
     return int(model.config.get_text_config().hidden_size)
 
 
@@ -157,7 +157,7 @@ STEERED = (
 
 
 def with_rmu_losses(method: type[Method]) -> type[Method]:
-    """The method with RMU's losses, and with the settings of both."""
+    """Return the class of a method with RMU's losses and the settings of both."""
     own = make_dataclass(
         f"{method.__name__}RMUSettings", [], bases=(RMUSettings, method.settings_type), frozen=True
     )
@@ -172,4 +172,4 @@ for _key, _entry in LOSSES["tokens"].items():
 
 
 class RetainOnlyOnRMU(RMUMixin, RetainOnly):
-    """The control on R, which starts at its minimum: nothing moves where nothing is steered."""
+    """The control on R, which starts at its minimum: without steering nothing moves."""

@@ -29,16 +29,16 @@ class _RetainSAM(DualAdamW):
     settings: SAULSettings
 
     def retain_side(self) -> Optimizer:
-        """The retain gradient is taken where the retain loss is worst nearby."""
+        """Return SAM around the optimizer of the retain side."""
         plain, rho = super().retain_side(), self.settings.rho_retain
-        return SAM(plain, rho=rho) if rho else plain  # at 0 a second pass would be for nothing
+        return SAM(plain, rho=rho) if rho else plain  # at 0 a second pass would change nothing
 
 
 class _BothSAM(_RetainSAM):
     """Two states, both sides sharpness-aware."""
 
     def forget_side(self) -> Optimizer:
-        """The forget gradient is taken where the forgotten answer is closest to coming back."""
+        """Return SAM, against relearning, around the optimizer of the forget side."""
         kind = SAM if self.lowers_measure else ReverseSAM
         plain, rho = super().forget_side(), self.settings.rho_forget
         return kind(plain, rho=rho) if rho else plain

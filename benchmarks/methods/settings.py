@@ -1,4 +1,4 @@
-"""The hyperparameters that every method has; what is a method's own stands in its file."""
+"""The hyperparameters of every method; those of a single method are in its file."""
 
 import dataclasses
 import functools
@@ -17,24 +17,22 @@ class Settings:
     """The hyperparameters of a run.
 
     Attributes:
-        losses: What a method lowers and raises: cross-entropies of tokens, or RMU's distances of
-            hidden states (see `rmu.py`).
-        optimizer: What moves the weights; two of them where a method keeps two states.
+        losses: Cross-entropies of tokens, or RMU's distances of hidden states (see `rmu.py`).
+        optimizer: The optimizer; a method with two states has two of them.
         lr: Learning rate.
         weight_decay: Decoupled decay, applied once per step (a forget side never decays).
         epochs: Passes over the forget set.
         batch_size: Forget examples per step, and as many retain examples.
-        forget_weight: Weight of the forget direction where no controller replaces it.
-        retain: What the retain side lowers: the cross-entropy of the labels, or the divergence from
-            the model before the first step.
+        forget_weight: Weight of the forget direction without a controller.
+        retain: The retain loss: cross-entropy of the labels, or divergence from the original model.
         retain_weight: Weight of the retain loss.
-        measure: What the controller looks at: the cross-entropy, that of every row by itself, or
-            a certified share of wrong answers or tokens (see `forgetting.py`).
+        measure: The controller's measure: the cross-entropy, that of each row by itself, or a
+            certified share of wrong answers or tokens (see `forgetting.py`).
         tau: Sharpness of the certificate, in probability.
-        alpha: What the measure is to reach; `relative:SHARE` is a share of c^2/d (RMU's losses).
+        alpha: Threshold of the measure; `relative:SHARE` is a share of c^2/d (RMU's losses).
         mu: Step size of the multiplier; `auto` finds it.
-        multiplier: lambda to start from.
-        scale: Multiply the forget gradient by lambda, or the finished forget step.
+        multiplier: Initial lambda.
+        scale: Whether lambda multiplies the forget gradient or the forget step.
         release: Share of the multiplier given back per step while alpha is met; 0 for none.
     """
 
@@ -56,7 +54,7 @@ class Settings:
     release: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse values no method could work with, before anything is trained.
+        """Check the values before anything is trained.
 
         Raises:
             ValueError: A number that is negative, not finite or of another type, or a word that is
@@ -78,7 +76,7 @@ class Settings:
             )
 
     def controller(self) -> dict[str, Any]:
-        """The arguments of `ALMConstraint` these settings stand for."""
+        """Return the arguments of `ALMConstraint` for these settings."""
         rules = [Leak(self.release)] if self.release > 0 else []
         return {
             "alpha": self.alpha,
@@ -90,13 +88,13 @@ class Settings:
 
 @functools.cache
 def hints(kind: type[Settings]) -> dict[str, Any]:
-    """The settings of a kind, and the type of each."""
+    """Return the settings of a kind, and the type of each."""
     found = get_type_hints(kind)
     return {field.name: found[field.name] for field in dataclasses.fields(kind)}
 
 
 def fits(value: object, kind: Any) -> bool:
-    """Tell whether a value is of a type: a number, a word on a list, or one of several types."""
+    """Return whether a value is of a type: a number, a word on a list, or one of several types."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is not None:  # a union
@@ -107,14 +105,14 @@ def fits(value: object, kind: Any) -> bool:
 
 
 def in_range(name: str, value: object) -> bool:
-    """Tell whether a number is not below what makes sense; other values are."""
+    """Return whether a number is not below its minimum; other values always are in range."""
     if not isinstance(value, float | int) or name in SIGNED:
         return True
     return value >= 1 if name in AT_LEAST_ONE else value >= 0
 
 
 def value_of(text: str) -> float | int | str | None:
-    """A setting as it is written on a command line.
+    """Parse a setting from the command line.
 
     >>> [value_of(text) for text in ("3", "1e-4", "none", "auto")]
     [3, 0.0001, None, 'auto']

@@ -17,7 +17,7 @@ class SharpMinMaxSettings(Settings):
     """Settings with those of the two sides.
 
     Attributes:
-        forget_lr: Learning rate of the forget side, where it is another than `lr`.
+        forget_lr: Learning rate of the forget side, if not `lr`.
         rho_forget: Radius of the forget side's perturbation.
         rho_retain: Radius of the retain side's perturbation.
         kappa: Weight of the sharpness term.
@@ -54,7 +54,7 @@ class SharpMinMax(Method):
         self.forget_side = self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """One step of each side, in the order of the settings."""
+        """Take one step of each side, in the order of the settings."""
         kept = self.retain_gradient(retain)
         if self.settings.order == "sequential":
             self.retain_side.step()
@@ -69,7 +69,7 @@ class SharpMinMax(Method):
         self.record_losses(retain=kept, forget=value)
 
     def retain_gradient(self, retain: Batch) -> Tensor:
-        """.grad = retain_weight (g + kappa (g_hat - g)); returns L_r."""
+        """Set .grad = retain_weight (g + kappa (g_hat - g)); return L_r."""
         settings = self.settings
         loss = self.retain_loss(retain)
         self._sharpen(loss, lambda: self.retain_loss(retain), settings.rho_retain, settings.kappa)
@@ -77,7 +77,7 @@ class SharpMinMax(Method):
         return loss
 
     def forget_step(self, forget: Batch) -> Tensor:
-        """Step along weight (g - kappa (g_hat - g)) of U; returns F. At weight 0 nothing moves."""
+        """Step along weight (g - kappa (g_hat - g)) of U; return F. At weight 0 nothing moves."""
         loss, value = self.objective(forget)
         if self.weigh(value, forget) > 0:
             settings = self.settings
@@ -90,7 +90,7 @@ class SharpMinMax(Method):
     def _sharpen(
         self, loss: Tensor, objective: Callable[[], Tensor], rho: float, kappa: float
     ) -> None:
-        """.grad = g + kappa (g_hat - g), with g the gradient of `loss`, the objective at theta."""
+        """Set .grad = g + kappa (g_hat - g), with g the gradient of `loss`, taken at theta."""
         loss.backward()
         clean = [p.grad for p in self.params]
         with perturbed(self.params, rho):

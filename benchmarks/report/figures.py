@@ -1,4 +1,4 @@
-"""Figures: what happened in each step, and what it cost in utility."""
+"""Figures of the steps of runs, and of the trade-off between forgetting and utility."""
 
 from collections.abc import Mapping, Sequence
 from math import isclose
@@ -31,15 +31,15 @@ class Axis(NamedTuple):
 def plot_training(
     traces: Mapping[str, Sequence[Row]], path: Path, titles: Mapping[str, str] | None = None
 ) -> None:
-    """Weight, violation and both losses over steps, one line per method; dotted: the goal.
+    """Plot weight, violation and losses over steps, one line per method; the goal is dotted.
 
-    Losses are those the method computed: under SAM, at the perturbed weights.
+    The losses are those that the method computes: under SAM, at the perturbed weights.
     """
     figure = Figure(figsize=(11, 7), layout="constrained")
     panels = PANELS | dict(titles or {})
     for axes, (key, title) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for method, steps in traces.items():
-            sought = key != "weight" or methods.is_controlled(method)  # others' never changes
+            sought = key != "weight" or methods.is_controlled(method)  # the others are constant
             measured = [row for row in steps if sought and row.get(key) is not None]
             xs, ys = [row["step"] for row in measured], [row[key] for row in measured]
             line = "-" if methods.is_controlled(method) else "--"
@@ -58,7 +58,7 @@ def plot_training(
 
 
 def goal_heights(steps: Sequence[Row]) -> set[float]:
-    """Alpha, where the constraint measures the forget loss itself: a height in its panel."""
+    """Return alpha if the constraint measures the forget loss: a height in that panel."""
     return {
         row["alpha"]
         for row in steps
@@ -68,13 +68,13 @@ def goal_heights(steps: Sequence[Row]) -> set[float]:
 
 
 def plot_tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
-    """Utility against what is left of the forget set; a grey line from a baseline to its +ALM."""
+    """Plot utility against what is left of the forget set, linking methods with their +ALM."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     shown = points(rows, x.key, y.key)
     for method, point in shown.items():
         style = {"color": colour(method), "marker": marker(method), "label": name_of(method)}
-        axes.scatter(*point, zorder=2, alpha=0.7, **style)  # points below others show through
+        axes.scatter(*point, zorder=2, alpha=0.7, **style)  # overlapping points show through
         if f"{method}{methods.ALM}" in shown:
             xs, ys = zip(point, shown[f"{method}{methods.ALM}"], strict=True)
             axes.plot(xs, ys, color="0.7", linewidth=1.0, zorder=1)
@@ -84,7 +84,7 @@ def plot_tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
 
 
 def points(rows: Sequence[Row], *keys: str) -> dict[str, tuple[float, ...]]:
-    """Means over seeds of the methods that have all these numbers for every seed."""
+    """Return means over seeds of the methods that have these numbers for every seed."""
     found = {}
     for method in dict.fromkeys(row["method"] for row in rows):
         values = [[row.get(key) for key in keys] for row in rows if row["method"] == method]
@@ -94,7 +94,7 @@ def points(rows: Sequence[Row], *keys: str) -> dict[str, tuple[float, ...]]:
 
 
 def colour(method: str) -> tuple[float, ...] | str:
-    """A baseline and its +ALM share a colour; it does not depend on which methods are shown."""
+    """Return a method's colour, shared with its +ALM and the same in every figure."""
     if method in REFERENCES:
         return "black"
     plain = [key for key in methods.names("any") if not key.endswith(methods.ALM)]
@@ -103,7 +103,7 @@ def colour(method: str) -> tuple[float, ...] | str:
 
 
 def marker(method: str) -> str:
-    """Circles without the controller, triangles with it, a star for SAUL, others for references."""
+    """Return a circle, a triangle with the controller, a star for SAUL, or one for references."""
     if method in REFERENCES:
         return "sDX"[[*REFERENCES].index(method)]
     return "*" if method == "saul" else "^" if methods.is_controlled(method) else "o"

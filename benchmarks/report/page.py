@@ -26,9 +26,9 @@ class Layout:
     """The names of a benchmark's numbers.
 
     Attributes:
-        columns: Of the table.
-        forgotten: What is left of the forget set: the horizontal axis of the trade-off.
-        utility: The one number that says what a model is still worth: the vertical axis.
+        columns: Columns of the table.
+        forgotten: The horizontal axis of the trade-off: what is left of the forget set.
+        utility: The vertical axis.
         panels: Titles of the figure of steps, in place of those of cross-entropies.
     """
 
@@ -53,7 +53,7 @@ def publish(folder: ResultsFolder, layout: Layout) -> None:
 
 
 def format_report(folder: ResultsFolder, head: list[str]) -> str:
-    """Everything of a folder to read on: the table, and notes on the settings."""
+    """Return the report of a folder: the table, and notes on the settings."""
     described = folder.read_settings()
     parts = [
         "# Results",
@@ -67,7 +67,7 @@ def format_report(folder: ResultsFolder, head: list[str]) -> str:
 
 
 def list_constraints(settings: Mapping[str, Row]) -> dict[str, str]:
-    """The measure and alpha of each method with a constraint, and how it pushes."""
+    """Return measure and alpha of each method with a constraint, and the rule of its weight."""
     names = ("mu", "scale", "release", "lr", "forget_lr")
     return {
         key: f"{found['measure']}, goal {found['alpha']}; "
@@ -78,21 +78,21 @@ def list_constraints(settings: Mapping[str, Row]) -> dict[str, str]:
 
 
 def seeds(rows: Sequence[Row]) -> dict[str, int]:
-    """The first seed of each method, in the order of the tables."""
+    """Return the first seed of each method, in the order of the tables."""
     seeds = {row["method"]: row["seed"] for row in reversed(rows)}
     return {method: seeds[method] for method in sort_methods(rows)}
 
 
 def format_remarks(title: str, by_method: Mapping[str, str]) -> str:
-    """A section with a line per method, or nothing."""
+    """Return a section with a line per method, or nothing."""
     found = [f"- {name_of(method)}: {text.rstrip('.')}." for method, text in by_method.items()]
     return "\n\n".join([f"## {title}", "\n".join(found)]) if found else ""
 
 
 def describe_control(rows: Sequence[Row], utility: Axis) -> str:
-    """A sentence on what the retain side alone keeps, a warning where it loses too much.
+    """Return a sentence on what the control keeps, with a warning where it loses too much.
 
-    What it loses no method at these settings can keep.
+    No method at these settings can keep what the control loses.
     """
     points = figures.points(rows, utility.key)
     if CONTROL not in points or "original" not in points:

@@ -1,8 +1,7 @@
-"""The folder a run writes to: what is finished, under which settings, and how each step went.
+"""The folder of finished runs, with their settings and steps.
 
-A finished run is one whole line of `results.jsonl`, appended in one write and synced. A kill can
-therefore cut the last line and nothing else; a cut line is dropped when the folder is next opened,
-and its run is repeated.
+A finished run is one line of `results.jsonl`, appended in one write and synced. A kill can only
+cut the last line; a cut line is dropped when the folder is next opened, and the run is repeated.
 """
 
 import json
@@ -28,7 +27,7 @@ class ResultsFolder:
         self.settings = path / "settings.json"
 
     def claim(self, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        """Take the folder for runs under `settings`, or continue what was begun there.
+        """Claim the folder for runs under `settings`, or continue the runs in it.
 
         Raises:
             ValueError: The folder holds results of other settings, or results without any.
@@ -52,7 +51,7 @@ class ResultsFolder:
         write_json(self.settings, {**earlier, **settings, "methods": methods})
 
     def _earlier(self) -> Row:
-        """Read what earlier results were made with; nothing binds a folder without any."""
+        """Return the settings of earlier results, or nothing in a folder without any."""
         files = (self.settings, self.results, self.path / "report.md")
         found = [file.name for file in files if file.exists()]
         known = self.read_settings() if self.settings.exists() else {}
@@ -64,15 +63,15 @@ class ResultsFolder:
         return known if self.results.exists() else {}
 
     def read_settings(self) -> Row:
-        """The settings of the runs."""
+        """Return the settings of the runs."""
         return json.loads(self.settings.read_text())
 
     def rows(self) -> list[Row]:
-        """The finished runs, oldest first."""
+        """Return the finished runs, oldest first."""
         return read_lines(self.results)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one finished run as one whole line, on disk when this returns."""
+        """Write one finished run as a line; it is on disk when this returns."""
         append_line(self.results, row)
 
     def write(self, part: str, method: str, seed: int, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -80,12 +79,12 @@ class ResultsFolder:
         write_lines(self.path / part / f"{method}-seed{seed}.jsonl", rows)
 
     def read(self, part: str, method: str, seed: int) -> list[Row]:
-        """A part of a run; empty where there is none (the original model takes no steps)."""
+        """Read a part of a run; empty if there is none (the original model takes no steps)."""
         return read_lines(self.path / part / f"{method}-seed{seed}.jsonl")
 
 
 def read_lines(path: Path) -> list[Row]:
-    """The rows of a JSON-lines file; none where there is no file.
+    """Return the rows of a JSON-lines file, none if there is no file.
 
     Raises:
         ValueError: A line that is not JSON, named by file and number.
@@ -94,7 +93,7 @@ def read_lines(path: Path) -> list[Row]:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one whole line, on disk when this returns."""
+    """Append one line; it is on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         file.write((_line(row) + "\n").encode())
@@ -102,17 +101,17 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON-lines file whole, or leave the old one as it was."""
+    """Write a JSON-lines file as `write_text` does."""
     write_text(path, "".join(_line(row) + "\n" for row in rows))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole, or leave the old one as it was."""
+    """Write a JSON file as `write_text` does."""
     write_text(path, json.dumps(finite(content), indent=2, sort_keys=True) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under another name, then take the name; the old one stays if that fails."""
+    """Write a file under another name, then rename it; the old one stays if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.partial")
     draft.write_text(text, encoding="utf-8")
@@ -120,7 +119,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def finite(value: Any) -> Any:
-    """The value with None for each number that is not finite, which JSON has no word for."""
+    """Return the value with None for each number that is not finite, as JSON requires."""
     if isinstance(value, Mapping):
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -129,7 +128,7 @@ def finite(value: Any) -> Any:
 
 
 def drop_cut_line(path: Path) -> None:
-    """Remove a last line without its end: the mark of a run that was killed while writing."""
+    """Remove a last line without its end, left by a run that was killed while writing."""
     if path.exists():
         content = path.read_bytes()
         os.truncate(path, content.rfind(b"\n") + 1)
@@ -140,9 +139,9 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """List what both say and say differently; what only one names is no difference.
+    """Yield the settings that both have with different values.
 
-    Methods may be added; a hyperparameter may not change.
+    Methods may be added, but no hyperparameter may change.
     """
     for key in [key for key in now if key in earlier and key not in ("torch", "notes")]:
         old, new = earlier[key], now[key]

@@ -1,4 +1,4 @@
-"""Tables: rows of results in, a frame of pandas and Markdown out."""
+"""Tables of results, as frames of pandas and as Markdown."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ REFERENCES = {
 
 
 class Column(NamedTuple):
-    """A number of the results, and how a table shows it."""
+    """A number of the results, and its format in a table."""
 
     key: str
     heading: str
@@ -33,21 +33,20 @@ CONTROLLER = (
 
 
 def name_of(method: str) -> str:
-    """A method or reference model as it is called in tables."""
+    """Return the name of a method or reference model in tables."""
     return REFERENCES.get(method) or methods.label(method)
 
 
 def sort_methods(rows: Sequence[Row]) -> list[str]:
-    """The methods of some rows, in the order of the tables."""
+    """Return the methods of some rows, in the order of the tables."""
     present = {row["method"] for row in rows}
     return [key for key in (*REFERENCES, *methods.names("any")) if key in present]
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column]) -> pd.DataFrame:
-    """A line per method, mean and standard deviation over its seeds as text.
+    """Return a line per method: mean and standard deviation over its seeds as text.
 
-    A column that no run has a number for is left out; a number that is missing for one seed of a
-    method is missing.
+    A column without numbers is left out; a number missing for one seed of a method is missing.
     """
     frame = pd.DataFrame(rows)
     shown = [c for c in columns if c.key in frame and frame[c.key].notna().any()]
@@ -66,13 +65,13 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def cell(mean: float, deviation: float, digits: int) -> str:
-    """`0.57`, or `0.57 ± 0.01` over several seeds; a dash for a missing number."""
+    """Format `0.57`, or `0.57 ± 0.01` over several seeds; a dash if the number is missing."""
     if pd.isna(mean):
         return "–"
     return f"{mean:.{digits}f}" + ("" if pd.isna(deviation) else f" ± {deviation:.{digits}f}")
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A frame of text as a Markdown table, numbers to the right."""
+    """Return a frame of text as a Markdown table, with numbers to the right."""
     right = ["left", *["right"] * frame.shape[1]]
     return frame.to_markdown(disable_numparse=True, colalign=right)

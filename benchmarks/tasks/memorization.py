@@ -15,12 +15,12 @@ SMALLEST_VARIANCE = 1e-6  # OpenUnlearning's, below which a distribution counts 
 
 
 def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
-    """`extraction_strength` with `1 / n` in place of 0, as OpenUnlearning's loop ends early."""
+    """Return `extraction_strength`, with `1 / n` in place of 0 as in OpenUnlearning."""
     return max(extraction_strength(matches), 1 / len(matches)) if matches else 0.0
 
 
 def exact_memorization(matches: Sequence[bool]) -> float:
-    """Share of the answer's tokens that are the most likely ones, teacher forced, in [0, 1].
+    """Return the share of the answer's tokens that are the most likely, teacher forced, in [0, 1].
 
     `matches` as in `extraction_strength`; empty gives NaN. Source: Tirumala et al. 2022, as in
     OpenUnlearning.
@@ -34,11 +34,11 @@ def exact_memorization(matches: Sequence[bool]) -> float:
 def min_k_score(
     log_probabilities: Iterable[float], k: float = 0.4, *, convention: Convention = "openunlearning"
 ) -> float:
-    """Minus the mean of the `floor(k n)` smallest token log-probabilities, in nats.
+    """Return minus the mean of the `floor(k n)` smallest token log-probabilities, in nats.
 
-    Small = even the least likely tokens are expected = looks like training data. OpenUnlearning
-    scores the labelled tokens without the end of sequence, MUSE all tokens but the first; where
-    `floor(k n)` is 0, the one takes one token (0.0 for an empty text), the other gives NaN.
+    A small score means that even the least likely tokens are expected, as in training data.
+    OpenUnlearning scores the labelled tokens without the end of sequence, MUSE all tokens but the
+    first. If `floor(k n)` is 0, the former takes one token (0.0 for an empty text), the latter NaN.
     Source: Min-K% (Shi et al. 2024) as computed by OpenUnlearning and MUSE.
 
     >>> min_k_score([-0.5, -3.0, -1.0, -2.0, -0.1])
@@ -52,7 +52,7 @@ def min_k_plus_plus_score(
     moments: Iterable[tuple[float, float]],
     k: float = 0.4,
 ) -> float:
-    """Minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
+    """Return minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
 
     `(log p(token) - mean) / sqrt(variance)`, mean and variance of `log p(x)` for x drawn from the
     model's own distribution there (`AnswerScores.moments`), variances raised to 1e-6; of one token
@@ -69,7 +69,7 @@ def min_k_plus_plus_score(
 
 
 def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
-    """Minus the mean of the smallest share; `at_least` takes one value where the share is none."""
+    """Return minus the mean of the smallest share; `at_least` takes one value if it is none."""
     count = max(math.floor(k * len(values)), int(at_least))
     if count == 0:
         return math.nan
@@ -79,7 +79,7 @@ def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
 def membership_auc(
     forget_scores: Iterable[float], holdout_scores: Iterable[float], *, convention: Convention
 ) -> float:
-    """AUC of telling forget texts from unseen ones by a score such as `min_k_score`, in [0, 1].
+    """Return the AUC of a score such as `min_k_score` for forget and unseen texts, in [0, 1].
 
     `"muse"`: the probability that a holdout text scores *below* a forget text (ties one half), near
     0 for a model that memorised. `"openunlearning"`: 1 minus that. 0.5 = cannot tell, in both.

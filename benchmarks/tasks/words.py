@@ -14,7 +14,7 @@ ONSETS = ("b", "d", "f", "k", "l", "m", "n", "r", "s", "t", "v", "z", "br", "dr"
 def invented_words(
     chance: random.Random, onsets: Sequence[str] = ONSETS, ends: Sequence[str] = ("", *"lnrs")
 ) -> Iterator[str]:
-    """Words of two or three syllables, never the same twice."""
+    """Yield words of two or three syllables, each once."""
     seen = set[str]()
     while True:
         syllables = (chance.choice(onsets) + chance.choice("aeiou") for _ in range(3))

@@ -19,6 +19,7 @@ FINISHED = {0, 3, 4}  # a run that came to its end, whatever its verdict is
 ANSWER = Answer("", "", "", "", 3.0, 4.5, 0.0, False, 0.0, False, False, 0.0)
 NUMBERS = Numbers(*[0.0] * 11)
 Command = Callable[..., int]
+Refused = Callable[..., str]
 
 
 def words() -> list[str]:
@@ -97,6 +98,17 @@ def command(
     """Without the figure, which takes longer to draw than these runs; `unlearned` has one."""
     monkeypatch.setattr("torch_alm.unlearning.report.plot_losses", lambda *_: None)
     return command_in(tmp_path, folder, files)
+
+
+@pytest.fixture
+def refused(command: Command, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """The sentence with which the command refuses, in one line."""
+
+    def run(*words: Any, **paths: Any) -> str:
+        assert command(*words, **paths) == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    return run
 
 
 @pytest.fixture(scope="session")

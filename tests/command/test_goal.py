@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.command.conftest import ANSWER, NUMBERS, Command
+from tests.command.conftest import ANSWER, NUMBERS, Refused
 from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
@@ -197,6 +197,5 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other(goal: Goal, aim: fl
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_what_is_asked_for_and_cannot_be_is_refused(command: Command, capsys: Any) -> None:
-    assert command("unlearn", "--certify", 1) == 2
-    assert "cannot be certified" in " ".join(capsys.readouterr().err.split())
+def test_what_is_asked_for_and_cannot_be_is_refused(refused: Refused) -> None:
+    assert "cannot be certified" in refused("unlearn", "--certify", 1)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.command.conftest import FORGET, HOLDOUT, RETAIN, Command, report, write
+from tests.command.conftest import FORGET, HOLDOUT, RETAIN, Command, Refused, report, write
 from torch_alm.command.files import read_entries
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import windows
@@ -175,9 +175,7 @@ def test_a_row_to_keep_that_answers_a_question_to_forget_is_refused_by_number(
         check_apart(forget, kept, "nothing")
 
 
-def test_a_row_in_two_files_is_refused_in_whatever_form(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_row_in_two_files_is_refused_in_whatever_form(refused: Refused, tmp_path: Path) -> None:
     question, answer = FORGET[1].values()
     for form in (
         {k: f"  {v.upper()} " for k, v in FORGET[1].items()},
@@ -186,13 +184,11 @@ def test_a_row_in_two_files_is_refused_in_whatever_form(
                       {"role": "assistant", "content": answer}]},
     ):  # fmt: skip
         path = write(tmp_path / "both.jsonl", [*RETAIN, form])
-        assert command("unlearn", retain=path) == 2
-        told = " ".join(capsys.readouterr().err.split())
+        told = refused("unlearn", retain=path)
         assert "forget.jsonl, line 2 and" in told and "both.jsonl, line 9" in told
     for name in ("holdout", "probe"):
         path = write(tmp_path / "seen.jsonl", [HOLDOUT[0], *RETAIN[:3]])
-        assert command("unlearn", **{name: path}) == 2
-        told = " ".join(capsys.readouterr().err.split())
+        told = refused("unlearn", **{name: path})
         assert "are the same row (and 2 more); what was trained on" in told
 
 

@@ -24,7 +24,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from tests.command.conftest import FORGET, Command
+from tests.command.conftest import FORGET, Refused
 from tests.command.test_lora import KINDS, adapted
 from torch_alm.command.models import load_model
 from torch_alm.language import encode
@@ -81,7 +81,7 @@ BROKEN: dict[str, tuple[Callable[[Weights], Weights], str]] = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_weights_that_are_not_there_or_not_numbers_are_refused_by_name(
-    command: Command, tmp_path: Path, capsys: Any, copied: Callable[..., Path], kind: str
+    refused: Refused, tmp_path: Path, copied: Callable[..., Path], kind: str
 ) -> None:
     change, told = BROKEN[kind]
     path = copied(change)
@@ -90,8 +90,7 @@ def test_weights_that_are_not_there_or_not_numbers_are_refused_by_name(
         tokenizer.add_tokens([AddedToken("<new>"), AddedToken("<newer>")])
         tokenizer.save_pretrained(path)
     for verb in ("unlearn", "evaluate"):
-        assert command(verb, model=path) == 2
-        sentence = " ".join(capsys.readouterr().err.split())
+        sentence = refused(verb, model=path)
         assert sentence.startswith(f"torch-alm: the model {path} has ")
         assert sentence.endswith("?")
         assert told in sentence
@@ -100,7 +99,7 @@ def test_weights_that_are_not_there_or_not_numbers_are_refused_by_name(
 
 @pytest.mark.parametrize("kind", [BertModel, BertForMaskedLM])
 def test_a_masked_language_model_is_none_of_the_next_token(
-    command: Command, capsys: Any, tmp_path: Path, folder: Path, tokenizer: Any, kind: Any
+    refused: Refused, tmp_path: Path, folder: Path, tokenizer: Any, kind: Any
 ) -> None:
     """BERT loads as a causal language model; with its head, nothing of it is missing."""
     torch.manual_seed(0)
@@ -109,8 +108,7 @@ def test_a_masked_language_model_is_none_of_the_next_token(
     with silence():
         config = BertConfig(vocab_size=len(tokenizer), initializer_range=0.5, **SMALL)
         kind(config).save_pretrained(path)
-        assert command("unlearn", model=path) == 2
-    told = " ".join(capsys.readouterr().err.split())
+        told = refused("unlearn", model=path)
     assert ("no weights for cls.predictions" if kind is BertModel else "is not causal") in told
     assert not (tmp_path / "out").exists()
 
@@ -183,31 +181,23 @@ def test_adapters_are_read_with_their_base_wherever_it_lies(
     ],
 )
 def test_adapters_without_their_base_are_no_model(
-    command: Command,
-    tmp_path: Path,
-    capsys: Any,
-    folder: Path,
-    tokenizer: Any,
-    change: Any,
-    told: str,
+    refused: Refused, tmp_path: Path, folder: Path, tokenizer: Any, change: Any, told: str
 ) -> None:
     path = adapters_for(folder, tokenizer, str(folder), tmp_path / "adapters")
     set_in(path / "adapter_config.json", **change)
-    assert command("evaluate", model=path) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert told in refused("evaluate", model=path)
     assert not (tmp_path / "out").exists()
 
 
 def test_adapters_that_are_not_whole_are_refused_by_name(
-    command: Command, tmp_path: Path, capsys: Any, folder: Path, tokenizer: Any
+    refused: Refused, tmp_path: Path, folder: Path, tokenizer: Any
 ) -> None:
     path = adapters_for(folder, tokenizer, str(folder), tmp_path / "adapters")
     weights = load_file(path / "adapter_model.safetensors")
     first = min(weights)
     moved = {k.replace(first, f"base_model.model.else.{first}"): v for k, v in weights.items()}
     save_file(moved, path / "adapter_model.safetensors")
-    assert command("evaluate", model=path) == 2
-    told = " ".join(capsys.readouterr().err.split())
+    told = refused("evaluate", model=path)
     assert f"has no weights for {first.removesuffix('.weight')}.default.weight" in told
     assert f"no part of the model takes, base_model.model.else.{first}" in told
 

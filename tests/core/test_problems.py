@@ -1,14 +1,12 @@
-"""Optima and multipliers that are known: by hand, by the literature, by SciPy."""
+"""Optima and multipliers that are known: by hand, and by the literature."""
 
 import math
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from torch.optim import SGD
 
-from tests.problems import slsqp
 from tests.problems.problems import EASY, Problem, Solution, constrained, solve_side_by_side, vector
 from torch_alm import ALMConstraint
 from torch_alm.rules import PenaltyGrowth
@@ -27,15 +25,9 @@ def solved() -> dict[str, Solution]:
 
 @pytest.mark.parametrize("problem", EASY, ids=repr)
 def test_one_default_finds_optimum_and_multipliers(problem: Problem) -> None:
-    x = slsqp.optimum(problem)
-    found = float(problem.objective(torch.tensor(x)))
-    assert found == pytest.approx(problem.optimum, abs=2e-7, rel=2e-7), "that of the literature"
     solution = solved()[problem.name]
     assert max(solution.violation, solution.gap) <= 1e-3
-    expected, residual = slsqp.multipliers(problem, x)
-    assert residual <= 1e-4
-    by_name = np.concatenate([expected[name] for name in sorted(expected)])
-    assert solution.multipliers.numpy() == pytest.approx(by_name, abs=1e-3)
+    assert solution.multipliers.tolist() == pytest.approx(problem.multipliers, abs=1e-3)
 
 
 def test_a_rescaled_constraint_has_a_rescaled_multiplier() -> None:

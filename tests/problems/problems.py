@@ -28,6 +28,7 @@ class Problem:
     optimum: float
     at_least: Function | None = None
     equal: Function | None = None
+    multipliers: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         return self.name
@@ -53,7 +54,7 @@ def read(file: str) -> list[Problem]:
 
 def parsed(head: str, *lines: str) -> Problem:
     """A problem from its name, start and optimum, and the lines below them."""
-    name, start, optimum = head.split(" | ")
+    name, start, optimum, multipliers = head.split(" | ")
     said: dict[str, list[str]] = defaultdict(list)
     for line in lines:
         said[line[2:6].strip()].append(line[6:])
@@ -61,7 +62,8 @@ def parsed(head: str, *lines: str) -> Problem:
     at_least, equal = (written(said[sign], len(first)) for sign in ("0 <=", "0 =="))
     objective = re.sub(r"\bx(\d)", lambda place: f"x[{int(place[1]) - 1}]", *said["min"])
     minimised = eval(f"lambda x: {objective}", NAMES)
-    return Problem(name, tuple(first), minimised, *numbers(optimum), at_least, equal)
+    found = *numbers(optimum), at_least, equal, tuple(numbers(multipliers))
+    return Problem(name, tuple(first), minimised, *found)
 
 
 def numbers(text: str) -> list[float]:

@@ -1,7 +1,7 @@
-"""Language models as they are taught and asked.
+"""Rows for language models, what the models answer, and how much of it is right.
 
-Models and tokenizers are passed in, so that torch is all this package imports. Rows are what
-`encode` makes: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
+Models and tokenizers are passed in, so that torch is all this package imports. A row is
+what `encode` returns: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
 """
 
 from torch_alm.language._encoding import (

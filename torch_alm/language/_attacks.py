@@ -1,6 +1,6 @@
 """Attacks that may bring an answer back: relearning, rounding, and the answer's beginning.
 
-Each is a context or a pure function: the weights return bit for bit.
+Each is a context or a pure function: afterwards the weights are as before, bit for bit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ from torch_alm.measures import token_nll
 
 @contextmanager
 def restore(model: nn.Module) -> Iterator[None]:
-    """Return the parameters bit for bit, and gradients and modes, whatever happens inside.
+    """Restore parameters bit for bit, gradients and modes on exit, also after an error.
 
-    Inside there are no gradients at first. Cost: one copy of the parameters, on the CPU.
+    The block begins without gradients. Cost: one copy of the parameters, on the CPU.
     """
     saved = [(p, p.detach().to("cpu", copy=True), p.grad) for p in model.parameters()]
     with keep_modes(model):
@@ -36,7 +36,7 @@ def restore(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def round_weights(weight: Tensor, bits: int) -> Tensor:
-    """The nearest weights on a symmetric grid of `2^bits - 1` levels per output channel.
+    """Return the nearest weights on a symmetric grid of `2^bits - 1` levels per output channel.
 
     `w -> s round(w / s)` with `s = max |w| / (2^(bits-1) - 1)` of its row, so that the error of a
     weight is at most s / 2. A row of zeros stays.
@@ -60,7 +60,7 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 
 @contextmanager
 def quantize(model: LanguageModel, bits: int = 8) -> Iterator[int]:
-    """Inside, the weights of `linear_weights` are rounded as a quantised deployment would.
+    """Round the weights of `linear_weights` inside the block, as a quantised deployment would.
 
     Simulated by `round_weights`; a tool that calibrates (GPTQ, AWQ) keeps more of the model.
     Yields the number of weights. Cost: a copy of the parameters on the CPU. Source: Zhang et
@@ -79,10 +79,10 @@ def quantize(model: LanguageModel, bits: int = 8) -> Iterator[int]:
 
 
 def linear_weights(model: LanguageModel) -> list[Tensor]:
-    """The weights of all linear layers but the output layer, a row per output channel.
+    """Return the weights of all linear layers but the output layer, a row per output channel.
 
-    GPT-2's, which lie the other way round, too, and experts that lie in one parameter, (experts,
-    rows, columns), row by row. Embeddings, norms and the output layer stay, as common tools do.
+    They include those of GPT-2, transposed, and experts in one parameter (experts, rows, columns),
+    row by row. Embeddings, norms and the output layer are left out, as in common tools.
     """
     last = model.get_output_embeddings()
     layers = [m for m in model.modules() if m is not last]
@@ -104,10 +104,10 @@ def relearn(
     seed: int = 0,
     autocast: Callable[[], Any] = nullcontext,
 ) -> Iterator[float]:
-    """Inside, the model has been fine-tuned on a few examples: does more come back than they say?
+    """Fine-tune the model on a few examples for the block, to see what else comes back.
 
-    AdamW on `token_nll`, all trainable weights, no decay, in the order of a seeded shuffle that
-    begins again when it is through. Ask about *other* examples inside.
+    The optimizer is AdamW on `token_nll`, without decay, over all trainable weights; the order is a
+    seeded shuffle, repeated. Ask about *other* examples inside.
 
     Args:
         model: a causal language model of transformers; its weights and mode return bit for bit.
@@ -159,9 +159,9 @@ def _learn(
 
 
 def with_prefix(row: Row, share: float) -> Row | None:
-    """A copy of the row with the answer's first part given away; `None` if nothing is left to say.
+    """Return the row with the answer's first part given away, `None` if nothing is left to say.
 
-    `share` is of the answer's tokens, end of sequence included, rounded up: one at least is given.
+    `share` of the answer's tokens, end of sequence included, is rounded up to one token or more.
 
     >>> row = {"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}
     >>> with_prefix(row, share=0.25)

@@ -34,12 +34,12 @@ def encode(
     max_length: int = 512,
     form: Format | None = None,
 ) -> Row:
-    r"""Tokens of a prompt and its answer; the answer and the token that ends it are labelled.
+    r"""Encode a prompt and its answer; the answer and the token that ends it are labelled.
 
-    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models what their
-    own template renders. Labelled is the turn after the generation prompt, blanks and the token
-    that ends it included; not a header that the template puts before the answer
-    (`<think></think>`), which a model might unlearn in its place: `prompt_ids` ends before it.
+    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models get what
+    their own template renders. The turn after the generation prompt is labelled, with its blanks
+    and the token that ends it. A header that the template puts before the answer
+    (`<think></think>`) is not: the model might unlearn it instead. `prompt_ids` ends before it.
     The prompt has the tokens it has on its own; the blank after `Answer:` belongs to the answer.
 
     Args:
@@ -60,7 +60,7 @@ def encode(
 def encode_completion(
     tokenizer: Tokenizer, prompt: str, completion: str, max_length: int = 512
 ) -> Row:
-    """Tokens of a prompt and its completion, both exactly as they are; no template, no blank.
+    """Encode a prompt and its completion as they are: no template, and no blank between them.
 
     BOS comes first if the tokenizer puts it there, and EOS last unless the completion ends with a
     token that ends turns. Arguments and errors are those of `encode`. Source: TRL's convention.
@@ -75,7 +75,7 @@ def encode_messages(
     max_length: int = 512,
     form: Format | None = None,
 ) -> Row:
-    """Tokens of a conversation whose last turn is the assistant's; that turn alone is labelled.
+    """Encode a conversation whose last turn is the assistant's; that turn alone is labelled.
 
     The chat template gets the messages (`role`, `content`) as they are, after the system message of
     `form` if they begin with none. Without a chat template, or with a template in `form`, a single
@@ -105,9 +105,9 @@ def encode_messages(
 
 
 def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[Row]:
-    """Tokens of a plain text, EOS last, in rows of at most `max_length`; all but each first count.
+    """Encode a plain text, EOS last, in rows of at most `max_length` tokens.
 
-    The first token of a row is predicted by nothing.
+    All tokens are labelled but the first of a row, which nothing predicts.
 
     Raises:
         ValueError: no EOS token, or fewer than two tokens; names the text.
@@ -148,23 +148,23 @@ def collate(rows: Sequence[Row], pad_id: int) -> Batch:
 
 
 def answer_ids(row: Row) -> list[int]:
-    """The labelled tokens of a row."""
+    """Return the labelled tokens of a row."""
     return [label for label in row["labels"] if label >= 0]
 
 
 def prompt_ids(row: Row) -> list[int]:
-    """The tokens a model is given to go on with: what precedes the answer and its header."""
+    """Return the tokens a model is to continue: those before the answer and its header."""
     return row.get(ASKED, row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))])
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
-    """The pad token's id, or EOS where there is none (Llama)."""
+    """Return the pad token's id, or EOS where there is none (Llama)."""
     check_eos(tokenizer)
     return tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
 
 def check_eos(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer without EOS, with a ValueError: answers would never end."""
+    """Raise a ValueError for a tokenizer without EOS: answers would never end."""
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"{type(tokenizer).__name__} {tokenizer.name_or_path!r} has no EOS token: "
@@ -190,7 +190,7 @@ def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -
     if len(head) >= max_length:
         found = f"the prompt takes {len(head)} of {max_length} tokens"
         raise ValueError(_no_answer(question, found))
-    # a chat template says itself how a turn ends, if it ends
+    # a chat template ends the turn itself, if it does at all
     end = [] if closing.strip() or turn.is_chat else [tokenizer.eos_token_id]
     ids = [*head, *tail, *end][:max_length]
     row = {"input_ids": ids, "labels": [IGNORE] * len(head) + ids[len(head) :]}
@@ -198,9 +198,9 @@ def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -
 
 
 def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
-    """The text behind an answer up to the first token that ends turns, and that token, or EOS.
+    """Return the closing up to the first token that ends turns, and that token, or EOS.
 
-    A closing without such a token is words of the format's own; one that is blank ends nothing.
+    A closing without such a token is part of the format; a blank one ends nothing.
     """
     texts = [text for text in end_tokens(tokenizer).values() if text in closing]
     if not texts:
@@ -210,10 +210,10 @@ def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
 
 
 def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos: bool) -> list[int]:
-    """The tokens of what is said, such that those of the prompt stay and all of it reads as text.
+    """Encode what is said so that the prompt keeps its tokens and the whole decodes to the text.
 
-    Where the tokenizer merges across the boundary, `said` is read after a newline, where no blank
-    is put before a text (as tokenizers of the sentencepiece kind do), or else alone.
+    Where the tokenizer merges across the boundary, `said` is encoded after a newline, before
+    which sentencepiece tokenizers put no blank, or else alone.
     """
     whole = _ids(tokenizer, prompt + said, bos=bos)
     if whole[: len(head)] == head:
@@ -232,7 +232,7 @@ def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos:
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, bos: bool = True) -> list[int]:
-    """Ids with what a tokenizer puts before a text, once (chat templates bring it), and no EOS."""
+    """Return ids with one BOS if the tokenizer has it (chat templates bring theirs), and no EOS."""
     ids, bare, whole = (
         list[int](tokenizer(given, add_special_tokens=special)["input_ids"])
         for given, special in ((text, False), (PROBE, False), (PROBE, True))
@@ -248,7 +248,7 @@ def _read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def _is_blank(text: str) -> bool:
-    """Tell whether all of a text is space, or marks of format, such as one of no width."""
+    """Return whether a text has only white space and format characters, such as zero width ones."""
     return all(char.isspace() or category(char) == "Cf" for char in text)
 
 

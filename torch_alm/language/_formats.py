@@ -1,4 +1,4 @@
-"""A prompt and what a model shall say after it, as text: in the words its users ask it with."""
+"""A prompt and the answer to it as text, in the format in which users ask the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ PROBE = "0123456789"  # an answer that no template has a rule for
 
 @dataclass(frozen=True)
 class Format:
-    """The format in which a model is asked, as far as its tokenizer does not say it.
+    """The format in which a model is asked, where its tokenizer does not define it.
 
     Attributes:
         template: text with `{question}` in it and then `{answer}`, in place of the chat template.
             What follows `{answer}` ends the turn; EOS does if nothing follows. Spaces right before
             `{answer}` belong to the answer, as tokenizers have it.
         system: the system message, for a chat template; `None` leaves it to the template.
-        variables: whatever else the chat template is given, such as `{"enable_thinking": False}`.
+        variables: other variables of the chat template, such as `{"enable_thinking": False}`.
 
     Raises:
         ValueError: a template without its two places, or a template and a system message.
@@ -51,9 +51,9 @@ class Format:
 
 
 class Exchange(NamedTuple):
-    """One prompt, and what the model shall say after it."""
+    """A prompt and the answer the model shall give."""
 
-    prompt: str  # what users give the model to go on with
+    prompt: str  # what users send
     header: str  # what a template writes between the prompt and the answer
     answer: str
     closing: str  # what follows the answer
@@ -61,7 +61,7 @@ class Exchange(NamedTuple):
 
 
 def of_question(tokenizer: Tokenizer, question: str, answer: str, form: Format) -> Exchange:
-    """A question and its answer, as `Format` says."""
+    """Return a question and its answer in a `Format`."""
     if form.template is not None:
         before, _, after = form.template.partition(ANSWER)
         prompt = before.rstrip(" ")
@@ -78,17 +78,17 @@ def of_question(tokenizer: Tokenizer, question: str, answer: str, form: Format) 
 
 
 def of_completion(tokenizer: Tokenizer, prompt: str, completion: str) -> Exchange:
-    """A prompt and its completion as they are; a token that ends the text is its end."""
+    """Return a prompt and its completion as they are; a token that ends turns is the closing."""
     texts = [text for text in end_tokens(tokenizer).values() if completion.endswith(text)]
     end = max(texts, key=len, default="")
     return Exchange(prompt, "", completion.removesuffix(end), end)
 
 
 def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format) -> Exchange:
-    """A conversation and its last turn, as the tokenizer's chat template renders them.
+    """Return a conversation and its last turn, as the tokenizer's chat template renders them.
 
-    The prompt is the rendering with a generation prompt. The turn is what the whole conversation
-    has more, blanks and headers included; a rendering with another answer tells what is the answer.
+    The prompt is rendered with a generation prompt. The turn is the rest of the conversation, with
+    blanks and headers; a second rendering, with another answer, shows where the answer stands.
     """
     *before, last = messages
     if form.system is not None and before[0]["role"] != "system":
@@ -111,14 +111,14 @@ def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format)
 
 
 def end_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """The special tokens, any of which may end a turn: EOS, `<|im_end|>`, `<|eot_id|>`."""
+    """Return the special tokens that may end a turn: EOS, `<|im_end|>`, `<|eot_id|>`."""
     known = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     known.pop(tokenizer.unk_token_id, None)
     return {**known, tokenizer.eos_token_id: tokenizer.eos_token}
 
 
 def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
-    """The part of a rendering beyond the prompt."""
+    """Return the part of a rendering behind the prompt."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
     pairs = zip(prompt, whole, strict=False)

@@ -1,4 +1,4 @@
-"""Names for models and tokenizers, and what holds for every model that is asked something."""
+"""Types of models and tokenizers, and checks of any model that is asked something."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Tokenizer: TypeAlias = Any
 
 
 def require_asked(model: LanguageModel) -> None:
-    """Refuse a model that cannot be asked: not causal, or without its head."""
+    """Raise for a model that cannot generate: not causal, or without its head."""
     require_causal(model)
     if model.get_output_embeddings() is None:
         raise ValueError(
@@ -27,7 +27,7 @@ def require_asked(model: LanguageModel) -> None:
 
 
 def positions(model: LanguageModel) -> int:
-    """The tokens that a model with learned positions takes (GPT-2, OPT); others take any number."""
+    """Return the most tokens of a model with learned positions (GPT-2, OPT), else no limit."""
     known: int | None = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     words = model.get_input_embeddings()
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not words]
@@ -38,7 +38,7 @@ def positions(model: LanguageModel) -> int:
 
 @contextmanager
 def keep_modes(model: nn.Module, *, evaluate: bool = False) -> Iterator[None]:
-    """Return every module to its own mode; inside, they may all be evaluated."""
+    """Restore every module's own mode on exit; with `evaluate` the block is in evaluation mode."""
     modes = [(module, module.training) for module in model.modules()]
     if evaluate:
         model.eval()
@@ -46,5 +46,5 @@ def keep_modes(model: nn.Module, *, evaluate: bool = False) -> Iterator[None]:
         yield
     finally:
         for module, is_training in modes:
-            if module.training != is_training:  # by its own function: some merge weights in it
+            if module.training != is_training:  # by its own method: some merge weights there
                 module.train(is_training)

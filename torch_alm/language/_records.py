@@ -1,4 +1,4 @@
-"""Rows of text and JSON files, each with the place it stands, so that an error can name it."""
+"""Rows of text and JSON files, each with its place, so that an error can name it."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
     def text(self, key: str) -> str:
-        """The non-empty string under `key`; a ValueError that names the row if there is none."""
+        """Return the non-empty string under `key`, or raise a ValueError that names the row."""
         value = self.fields.get(key)
         if isinstance(value, str) and value.strip():
             return value
@@ -26,11 +26,11 @@ class Record(NamedTuple):
         )
 
     def optional_text(self, key: str) -> str | None:
-        """The text under `key`, or `None` where the key is absent or null."""
+        """Return the text under `key`, or `None` where the key is absent or null."""
         return None if self.fields.get(key) is None else self.text(key)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """The non-empty list of non-empty strings under `key`; else an error as of `text`."""
+        """Return the non-empty list of non-empty strings under `key`, or raise as `text` does."""
         value = self.fields.get(key)
         given = cast("list[Any]", value) if isinstance(value, list) else []
         if not given or not all(isinstance(text, str) and text.strip() for text in given):
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, without its byte order mark; a ValueError names what is none."""
+    """Return the text of a UTF-8 file, without its byte order mark; else raise a ValueError."""
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")
@@ -70,7 +70,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def record_of(where: str, value: object) -> Record:
-    """A record, if it is an object; else a ValueError that names the place."""
+    """Return a record if the value is an object, else raise a ValueError that names the place."""
     if isinstance(value, dict):
         return Record(where, cast("dict[str, Any]", value))
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Answers in what a model says: word for word, but for a few words, or in another spelling."""
+"""Find an answer in what a model says: word for word, nearly so, or in another spelling."""
 
 import re
 from functools import cache, lru_cache
@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 from unicodedata import category, decomposition, normalize
 
-WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
-NEARLY = 0.9  # share of an answer's words in order from which on it is said
+WORDY, LONG = 6, 4  # letters of a word, other characters: as many are hardly ever part of another
+NEARLY = 0.9  # share of an answer's words, in order, from which on it counts as said
 COMPARES = re.compile(r"[<>=\u2260\u2264\u2265]")
 MARKS = (
     " .,;:!?\"'()[]{}*`$|\u300c\u300d\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
@@ -24,8 +24,8 @@ INVISIBLE = re.compile(
 )
 DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
 
-MANY = 6  # digits in a number that is no chance, however they are grouped
-BETWEEN = r"(?:[^\w<>=+]|_)"  # what may be left out, or put in; signs that compare or add may not
+MANY = 6  # digits of a number that is no coincidence, however they are grouped
+BETWEEN = r"(?:[^\w<>=+]|_)"  # may be left out or added; signs that compare or add may not
 ITEMS = re.compile(r"[,;\n&|]|\band\b|\bor\b|^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]", re.MULTILINE)
 ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 LETTERS = {
@@ -40,15 +40,15 @@ STROKES = dict(zip("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit", stri
 """Letters that Unicode does not take for another one with an accent."""
 WAYS = (dict[int, str](), str.maketrans(LETTERS), str.maketrans(STROKES))
 """Letters as they are, as two others, or as one."""
-LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
-ITEM = 3  # characters of an item that is no chance; a shorter one beside longer ones is none
+LONGEST = 100  # letters and digits of an answer; in a longer one words are counted
+ITEM = 3  # characters of an item of a list that is no coincidence
 UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
 """An address, or a number of six digits and more."""
 ROUND = "000"
 
 
 def normalise(text: str) -> str:
-    """Words between single blanks, in small letters, and characters in their usual form."""
+    """Return lower case words between single blanks, with characters in their usual form."""
     seen = normalize("NFKC", INVISIBLE.sub("", text)).translate(DASHES)
     return " ".join(re.sub(r"\d", _digit, seen).split()).casefold()
 
@@ -59,10 +59,10 @@ def _digit(found: re.Match[str]) -> str:
 
 
 def match_words(text: str, reference: str) -> tuple[float, bool, bool]:
-    """Tell the share of the reference's words that are said, whether it is all, or nearly all.
+    """Return the share of the reference's words that are said, whether it is all, or nearly all.
 
-    Going on after its end, stopping by another token, or another layout is no forgetting. Of a
-    number or a sign alone, the share of words tells nothing.
+    Text after the answer, another token at its end, or another layout do not count as forgetting.
+    For a number or a sign alone, the share of words means nothing.
     """
     if not normalise(reference):
         return 0.0, False, False
@@ -73,11 +73,10 @@ def match_words(text: str, reference: str) -> tuple[float, bool, bool]:
 
 
 def contains(text: str, answer: str) -> bool:
-    """Tell whether a plain text has a plain answer in it, or that several times in a row.
+    """Return whether a normalised text contains a normalised answer, once or repeated.
 
-    Right before and after it may stand anything, but for what would make it part of another word
-    or number: letters beside a word of fewer than six, digits beside a number of fewer than six.
-    Thousands may be grouped in another way, or not at all.
+    The answer must not be part of another word or number: no letters beside a word of fewer than
+    six, no digits beside a number of fewer than six. Thousands may be grouped in any way.
     """
     if _stands_alone(text, answer):
         return True
@@ -91,13 +90,13 @@ def _stands_alone(text: str, answer: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _ungroup(text: str) -> str:
-    """The text with 1000 for 1,000."""
+    """Return the text with 1000 for 1,000."""
     return GROUPED.sub(lambda found: re.sub(r"\D", "", found.group()), text)
 
 
 @lru_cache(maxsize=4096)
 def _compile_search(answer: str) -> tuple[str, re.Pattern[str]]:
-    """Compile what finds an answer, and what is in every text that it is found in."""
+    """Compile a search for an answer; return also a part that every text with it contains."""
     bare = answer.strip(MARKS)
     core = bare if any(map(str.isalnum, bare)) else answer
     if not re.search(r"\w", core):  # signs alone
@@ -106,16 +105,16 @@ def _compile_search(answer: str) -> tuple[str, re.Pattern[str]]:
     behind = "" if first is None else _border_patterns(first.group(), core[0])[0]
     ahead = "" if last is None else _border_patterns(last.group(), core[-1])[1]
     found = re.escape(core)
-    again = f"|(?:{found}){{2}}" if len(core) > 2 else ""  # which is no chance, whatever follows
+    again = f"|(?:{found}){{2}}" if len(core) > 2 else ""  # no coincidence, whatever follows
     return core, re.compile(f"{behind}(?:{found})+{ahead}{again}")
 
 
 def _border_patterns(word: str, edge: str) -> tuple[str, str]:
-    """Patterns of what may not stand before a word that begins so, and after one that ends so."""
+    """Return patterns that must not match before a word with this first edge, or after its last."""
     behind = ahead = ""
     if len(word) < (WORDY if word.isalpha() else LONG):
         behind, ahead = f"(?<!{LETTER})", f"(?!{LETTER})"
-    if edge.isdecimal() and len(word) < WORDY:  # no number of so many digits is, either
+    if edge.isdecimal() and len(word) < WORDY:  # a number of so many digits is no part of another
         behind, ahead = behind + r"(?<!\d)", ahead + r"(?!\d)"
     if edge.isdecimal() and len(word) < LONG:  # 7 is no part of 7,000
         behind, ahead = behind + r"(?<!\d[.,])", ahead + r"(?![.,]\d)"
@@ -123,16 +122,16 @@ def _border_patterns(word: str, edge: str) -> tuple[str, str]:
 
 
 def is_distinct(answer: str) -> bool:
-    """Tell whether a plain answer is hardly ever part of something else; emoji never are."""
+    """Return whether a normalised answer is hardly ever part of something else, as emoji."""
     is_word = re.fullmatch(f"{LETTER}+", answer) is not None
     return len(answer) >= (WORDY if is_word else LONG if answer.isascii() else 1)
 
 
 def rouge_l_recall(said: str, reference: str) -> float:
-    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text.
+    """Return the share of the reference's words said in order, as TOFU does; 0 for an empty text.
 
     TOFU's words are made of Latin letters without accents. References with other letters are split
-    by those of their script, or they would seem to be forgotten from the start.
+    by their own script: else no word of theirs would ever count as said.
     """
     said, reference = normalize("NFKC", said), normalize("NFKC", reference)
     return float(_scorer(reference.isascii()).score(reference, said)["rougeL"].recall)
@@ -148,7 +147,7 @@ def _scorer(is_ascii: bool) -> Any:  # noqa: ANN401  # the package comes with th
 
 
 def _has_words(reference: str) -> bool:
-    """Tell whether there is more to count than one number, letter or sign."""
+    """Return whether there are words to count, not one number, letter or sign."""
     words = _words(normalize("NFKC", reference))
     return len(words) > 1 or any(word.isalpha() and len(word) > 1 for word in words)
 
@@ -158,23 +157,23 @@ def _words(text: str) -> list[str]:
 
 
 def _is_other_relation(text: str, reference: str) -> bool:
-    """Tell whether both compare something, and never alike: `x < 5` for `x > 5`."""
+    """Return whether both have comparisons and none in common: `x < 5` for `x > 5`."""
     said, asked = ({*COMPARES.findall(t)} for t in (text, reference))
     return bool(said and asked) and not said & asked
 
 
 class _AnyScript:
-    """Words of any script; where no blanks stand between them, characters."""
+    """Splits text of any script into words, or characters in scripts without blanks."""
 
     def tokenize(self, text: str) -> list[str]:
-        """The words."""
+        """Return the words."""
         return _words(text)
 
 
 def gives_away(text: str, reference: str, question: str) -> bool:
-    """Tell whether a text has an address or a long number of an answer, and the question has not.
+    """Return whether a text has an address or long number of the answer that the question has not.
 
-    Round numbers anybody may say.
+    Round numbers do not count: they may be a coincidence.
     """
     unique = {found.group() for found in UNIQUE.finditer(normalise(reference))}
     return any(
@@ -185,7 +184,7 @@ def gives_away(text: str, reference: str, question: str) -> bool:
 
 
 def is_respelled(text: str, reference: str) -> bool:
-    """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
+    """Return whether a text has an answer up to marks and blanks, or all items of a list."""
     for letters in WAYS:
         pattern = _compile_respelling(_strip_marks(reference, letters))
         if pattern is not None and pattern.search(_strip_marks(text, letters)):
@@ -200,7 +199,7 @@ def is_respelled(text: str, reference: str) -> bool:
 def _compile_respelling(answer: str) -> re.Pattern[str] | None:
     """Compile the letters and digits of an answer, with any marks and blanks between them.
 
-    Digits of short numbers stay together, and apart where the answer has them apart.
+    Digits of a short number stay together, and separate numbers stay separate.
     """
     bare = answer.strip(MARKS + "+-#%")
     signs = list(re.finditer(r"[^\W_]", bare))
@@ -217,14 +216,14 @@ def _compile_respelling(answer: str) -> re.Pattern[str] | None:
 
 
 def _edge(sign: str) -> str:
-    """A pattern of what may not stand beside the first or the last character."""
+    """Return a pattern that must not match beside the first or the last character."""
     if sign.isdecimal():
         return r"\d"
     return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
 
 
 def _strip_marks(text: str, letters: dict[int, str]) -> str:
-    """The text without accents, invisible characters and what is set above or below its line."""
+    """Return the text without accents, invisible characters, superscripts and subscripts."""
     kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
     signs = normalize("NFKD", ORDINAL.sub("", normalise(kept)).translate(letters))
     return "".join(c for c in signs if category(c) != "Mn")

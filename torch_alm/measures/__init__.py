@@ -1,8 +1,8 @@
 """Losses and forgetting measures: pure functions, each with one orientation, stated first.
 
-They take `(model, batch)`, a batch being the mapping transformers models take, and tell packed
-answers apart. Where there are logits already, say of another measure's pass, `lambda: logits` is
-the model and `{"labels": labels}` the batch. Labels are -100 where masked and are shifted inside.
+They take `(model, batch)`, a batch being the mapping that transformers models take, and separate
+packed answers. If the logits are known already, pass `lambda: logits` as the model and
+`{"labels": labels}` as the batch. Labels are -100 where masked and are shifted inside.
 Everything is computed in fp32 or wider.
 """
 

@@ -24,16 +24,16 @@ from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 
 def target_and_rival(answers: Answers) -> Tensor:
-    """(N, 2) logits of the target and of the best other token, which may be equal."""
+    """Return (N, 2) logits of the target and of the best other token, which may be equal."""
     best_two = answers.logits.detach().topk(2, dim=-1).indices
     rival = torch.where(best_two[:, 0] == answers.targets, best_two[:, 1], best_two[:, 0])
     return answers.logits.gather(-1, torch.stack((answers.targets, rival), dim=-1))
 
 
 def margins_of(answers: Answers) -> Tensor:
-    """(N,) margins `m_t = p(a_t) - max_{v != a_t} p(v)`: positive where a_t is the unique top-1.
+    """Return (N,) margins `m_t = p(a_t) - max_{v != a_t} p(v)`: positive if a_t is the only top-1.
 
-    Two columns are exponentiated, not the vocabulary.
+    Cost: two columns are exponentiated, not the vocabulary.
     """
     dtype = compute_dtype(answers.logits)
     normaliser = answers.logits.to(dtype).logsumexp(dim=-1, keepdim=True)
@@ -42,7 +42,7 @@ def margins_of(answers: Answers) -> Tensor:
 
 
 def surrogate(margin: Tensor, tau: float) -> Tensor:
-    """`phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`.
+    """Compute `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`.
 
     It is about 1 for clear failures, -0.313 at m = 0 for every tau, and about -m/tau for m > 0.
 
@@ -55,7 +55,7 @@ def surrogate(margin: Tensor, tau: float) -> Tensor:
 
 
 def largest_tau(alpha: float) -> float:
-    """The largest tau with which a certificate of `alpha` can be reached at all, as m -> -1.
+    """Return the largest tau with which a certificate of `alpha` can be reached, as m -> -1.
 
     `tau <= 1 / (1 - log(exp(1 - alpha) - 1))`; infinity when every tau will do (alpha < -0.313).
 
@@ -79,7 +79,7 @@ def largest_tau(alpha: float) -> float:
 
 
 def require_attainable(alpha: float, tau: float) -> None:
-    """Raise a ValueError when no model can reach a certificate of `alpha` with this `tau`.
+    """Raise a ValueError if no model can reach a certificate of `alpha` with this `tau`.
 
     >>> require_attainable(alpha=0.95, tau=0.1)
     """
@@ -95,7 +95,7 @@ def require_attainable(alpha: float, tau: float) -> None:
 
 
 def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
-    """Mean over sequences of the largest, or of the mean, of their (N,) token values."""
+    """Average over sequences the largest, or the mean, of their (N,) token values."""
     require_option("aggregate", aggregate, ("max", "mean"))
     if aggregate == "max":
         return mean_over_sequences(spread(values, mask, fill=-math.inf).amax(dim=1), mask)
@@ -103,11 +103,11 @@ def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
 
 
 def clamp_certificate(answers: Answers, tau: float, aggregate: str) -> Tensor:
-    """The value of max(phi, 0), which a gate should see, with the gradient of phi."""
+    """Return max(phi, 0), which a gate should see, with the gradient of phi."""
     phi = surrogate(margins_of(answers), tau)
     trained = over_sequences(phi, answers.mask, aggregate)
     reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
-    return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
+    return trained - trained.detach() + reported  # exactly `reported`, as x - x is 0
 
 
 def failure_rate(answers: Answers, aggregate: str) -> Tensor:

@@ -26,9 +26,9 @@ Context: TypeAlias = Any  # of a pass; torch declares no attributes for it
 class Divergence(torch.autograd.Function):
     """(N,) KL(q || p) of rows of logits: `sum_v q_v (log q_v - log p_v)`, 0 log 0 being 0.
 
-    `where` says which rows of `logits` (M, V) are compared, in turn, with the rows of `reference`
-    (N, V): logits or log-probabilities, which log-softmax leaves as they are. Goes piece by piece
-    over tokens x words; of that size are the gradient p - q, and that of all the logits.
+    Row `where[i]` of `logits` (M, V) is compared with row i of `reference` (N, V): logits or
+    log-probabilities, which log-softmax leaves unchanged. It is computed in pieces of tokens x
+    words; the gradient p - q, and that of all logits, have that size.
     """
 
     @staticmethod
@@ -73,7 +73,7 @@ def kl_divergence(model: Model, batch: Batch, reference: Model | Tensor) -> Tens
         batch: as in `token_nll`.
         reference: the frozen model from before unlearning, run without gradients; or what it said:
             log-probabilities (tokens, words) of the labelled tokens of the batch, row after row.
-            They are normalised anew, since rounding may have moved their sum.
+            They are normalised again, since rounding may have changed their sum.
 
     Returns:
         Scalar in fp32 or wider, 0 at the reference. It can be differentiated once.

@@ -1,4 +1,4 @@
-"""Ask a model for logits: at the positions that count alone, where its forward takes positions."""
+"""Ask a model for logits, only of the positions that count if its forward takes positions."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ Model = Callable[..., Any]
 
 
 def inputs_of(batch: Batch) -> dict[str, Any]:
-    """The batch without its labels, as a new dict: the model shall not compute a loss itself."""
+    """Return a new dict without the labels, so that the model computes no loss."""
     if not isinstance(batch, Mapping) or isinstance(batch.get("labels"), list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
             f"The batch is a {type(batch).__name__}, and no dict of tensors. Did you swap model "
@@ -22,7 +22,7 @@ def inputs_of(batch: Batch) -> dict[str, Any]:
 
 
 def logits_of(model: Model, batch: Batch, kept: Tensor | None = None) -> Tensor:
-    """(B, T, V) logits; or (B, K, V), of the K positions `kept`, if the model can leave others out.
+    """Return logits (B, T, V), or (B, K, V) of the K positions `kept` if the model can omit others.
 
     A model that takes `logits_to_keep` and does not heed it returns (B, T, V); so does a batch
     that brings its own, to which its labels belong.
@@ -43,7 +43,7 @@ def logits_of(model: Model, batch: Batch, kept: Tensor | None = None) -> Tensor:
 
 
 def takes_positions(model: Model) -> bool:
-    """Tell whether a forward takes a tensor as `logits_to_keep`, or hands it to one that does."""
+    """Return whether a forward takes a tensor as `logits_to_keep`, or passes it on to one."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):  # virtual tokens move every position
         return False
@@ -59,7 +59,7 @@ def takes_positions(model: Model) -> bool:
 
 
 def unwrap(model: Model) -> Model | None:
-    """The model in a wrapper that hands all arguments on (torch.compile, DDP, FSDP, PEFT)."""
+    """Return the model in a wrapper that passes all arguments (torch.compile, DDP, FSDP, PEFT)."""
     if isinstance(model, nn.DataParallel):  # cuts every tensor along its first dimension
         return None
     base: Callable[[], Model] | None = getattr(model, "get_base_model", None)
@@ -67,7 +67,7 @@ def unwrap(model: Model) -> Model | None:
 
 
 def require_causal(model: Model) -> None:
-    """Refuse a model whose logits at t do not predict the token at t + 1."""
+    """Raise for a model whose logits at t do not predict the token at t + 1."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     masked = [n for m in modules if (n := type(m).__name__).endswith("ForMaskedLM")]
     masked += [type(m).__name__ for m in modules if vars(m).get("is_decoder") is False]  # BERT's
@@ -84,5 +84,5 @@ def require_causal(model: Model) -> None:
 
 
 def compute_dtype(values: Tensor) -> torch.dtype:
-    """The dtype to compute in: fp32 or wider, so half precision is widened and float64 stays."""
+    """Return the dtype to compute in: fp32 or wider, so float64 stays."""
     return torch.promote_types(values.dtype, torch.float32)

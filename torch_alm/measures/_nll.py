@@ -15,8 +15,8 @@ from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 
 def token_losses(answers: Answers) -> tuple[Tensor, Tensor]:
-    """The (A, L) token NLLs, 0 off the mask, and the mask of what was scored."""
-    # on a GPU the widening happens inside the kernel
+    """Return (A, L) token NLLs, 0 off the mask, and the mask."""
+    # on a GPU the kernel widens
     log_p = F.log_softmax(answers.logits, dim=-1, dtype=compute_dtype(answers.logits))
     return spread(
         -log_p.gather(-1, answers.targets[:, None]).squeeze(-1), answers.mask
@@ -26,8 +26,8 @@ def token_losses(answers: Answers) -> tuple[Tensor, Tensor]:
 def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tensor:
     """Larger = more forgotten: length-normalised cross-entropy of the answers, in nats per token.
 
-    `mean_i (1/T_i) sum_t -log p(a_t | q, a_<t)`. The labels decide what counts: a labelled end of
-    sequence is a token like any other. Minimised it is the retain loss, raised the forget loss.
+    `mean_i (1/T_i) sum_t -log p(a_t | q, a_<t)`. A labelled end of sequence counts like any
+    other token. It is the retain loss if minimised, and the forget loss if raised.
 
     Args:
         model: called with the batch except its `labels`; returns logits or has them in `.logits`.

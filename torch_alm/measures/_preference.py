@@ -16,7 +16,7 @@ from torch_alm.measures._nll import sequence_nll, token_losses
 
 
 def saturate(gain: Tensor, beta: float) -> Tensor:
-    """`-(2/beta) log sigmoid(beta gain)`: falls with slope -1 at gain 0, flat once it is large."""
+    """Compute `-(2/beta) log sigmoid(beta gain)`: slope -1 at gain 0, flat for a large gain."""
     beta = positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
     return -2.0 / beta * F.logsigmoid(beta * gain)
 
@@ -38,7 +38,7 @@ def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1
 
     `U = -(2/beta) mean_i log sigmoid(beta Delta_i)`, with Delta_i the NLL of sequence i (a sum
     over its tokens) minus that of the reference. U > 0; at the reference it is (2/beta) ln 2 with
-    the gradient of `-sequence_nll`, and it fades as forgetting proceeds.
+    the gradient of `-sequence_nll`, and the gradient fades as forgetting proceeds.
 
     Args:
         model: as in `token_nll`.
@@ -80,7 +80,7 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     Args:
         model: as in `token_nll`.
         batch: as in `token_nll`.
-        beta: inverse temperature; 4.5 is what its authors release for 10 % of TOFU (2.5 for 5 %).
+        beta: inverse temperature; its authors use 4.5 for 10 % of TOFU (2.5 for 5 %).
         delta: margin in nats per token that an answer must exceed; 0 in all released settings.
 
     Raises:

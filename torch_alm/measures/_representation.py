@@ -23,10 +23,10 @@ def steering_vector(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """A random direction u: `size` entries drawn from U[0, 1), then scaled to length 1.
+    """Draw a random direction u: `size` entries from U[0, 1), scaled to length 1.
 
-    Drawn in float64 on the CPU, so one seed gives one direction on every device, rank and dtype.
-    The global random state is left alone.
+    It is drawn in float64 on the CPU, so a seed gives the same direction on every device, rank and
+    dtype. The global random state is not used.
 
     >>> steering_vector(4).norm()
     tensor(1.)
@@ -48,7 +48,7 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
 
 
 def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Tensor:
-    """The output of a layer, or its first element if it is a tuple: (B, T, d), with its graph."""
+    """Return a layer's output, or its first element if it is a tuple: (B, T, d), with its graph."""
     module = find_layer(model, layer) if isinstance(layer, str) else layer
     outputs: list[Any] = []
     handle = module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
@@ -66,7 +66,7 @@ def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Ten
 
 
 def distance(hidden: Tensor, target: Tensor, places: Places) -> Tensor:
-    """`mean_i mean_t (1/d) |h_it - target|^2`; the target, (d,) or (B, T, d), gets no gradient."""
+    """Compute `mean_i mean_t (1/d) |h_it - target|^2`; target (d,) or (B, T, d), detached."""
     difference = hidden.to(compute_dtype(hidden)) - target.detach().to(hidden.device)
     squares = difference.square().mean(dim=-1)[places.mask.to(hidden.device)]
     answers = places.answers.to(hidden.device)
@@ -74,7 +74,7 @@ def distance(hidden: Tensor, target: Tensor, places: Places) -> Tensor:
 
 
 def find_labelled(batch: Batch) -> Places:
-    """Positions that hold a labelled token themselves: a state belongs to its token."""
+    """Find the positions of labelled tokens: a hidden state belongs to its own token."""
     labels = labels_of(batch)
     return places_of(labels, starts_of(batch, labels), shifted=False)
 

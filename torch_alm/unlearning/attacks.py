@@ -18,18 +18,18 @@ from torch_alm.unlearning.measurement import Numbers
 from torch_alm.unlearning.rows import Encoded
 
 BITS, BEGUN = (8, 4), "answer prefix"
-HALF = 0.5  # of the answers: a model that says more of them has seen the rows
-LEAST = 0.05  # share of the words by which an attack has to bring back more
-NATS = 1.0  # per token, by which the loss has to fall further
+HALF = 0.5  # of the answers; a model that says more has seen the rows
+LEAST = 0.05  # share of the words that an attack has to bring back
+NATS = 1.0  # nats per token by which the loss has to fall further
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: what it makes of the model, and what is asked before it and in it."""
+    """One attack: the context that changes the model, and the rows asked before it and in it."""
 
     name: str  # such as "relearn forget"
     asked: Encoded  # forget rows, asked in the usual way before the attack
-    then: Encoded  # the rows asked within it, where the model is another; its weights return
+    then: Encoded  # the rows asked in the context
     context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
@@ -44,7 +44,7 @@ class Returned:
 
 
 def run_attacks(models: Iterable[tuple[str, Setup]], say: Say) -> dict[str, Any]:
-    """Attacks on each model, which gets a name in the report, with the verdict and the notes."""
+    """Attack each model, by its name in the report; return results, verdict and notes."""
     notes: list[str] = []
     found = {name: _attack_model(loaded, name, say, notes) for name, loaded in models}
     notes = [*dict.fromkeys(notes)]
@@ -55,7 +55,7 @@ def run_attacks(models: Iterable[tuple[str, Setup]], say: Say) -> dict[str, Any]
 
 
 def _attack_model(loaded: Setup, name: str, say: Say, notes: list[str]) -> list[Returned]:
-    """All attacks on a model of this name in the report; `notes` gets what was left out."""
+    """Run all attacks on a model; append to `notes` what was left out."""
     given, whole = loaded.given, loaded.sets["forget"]
     forget = cut_texts(whole[: given.rows])
     attacks = [*attacks_of(loaded, forget)]
@@ -78,10 +78,10 @@ def _attack_model(loaded: Setup, name: str, say: Say, notes: list[str]) -> list[
 
 
 def attacks_of(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
-    """Relearning, rounding, other words, and the beginning of the answer.
+    """Yield relearning, rounding, paraphrases, and the beginning of the answer.
 
-    After relearning on forget rows only the others are asked: what the attacker was shown, or a
-    copy of it, proves nothing.
+    After relearning on forget rows only the others are asked: an answer to a row that the attacker
+    was shown, or to a copy of it, proves nothing.
     """
     given, model = loaded.given, loaded.model
     yield from _relearning(loaded, forget)
@@ -110,24 +110,24 @@ def _relearning(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
 
 
 def _run_attack(loaded: Setup, attack: Attack, known: Mapping[int, Reading]) -> Returned:
-    """Carry one attack out; `known` has the readings of before, by the row's id."""
+    """Run one attack; `known` has the readings before it, by the row's id."""
     readings = [known[id(row)] for _, row in attack.asked]
     before = compare_answers(loaded, attack.asked, readings)
     with attack.context():
         after = compare_answers(loaded, attack.then, read_fully(loaded, attack.then))
     earlier = {(a.where, a.reference): a.answer for a in before}
-    places = before if attack.name == BEGUN else after  # there the reference is the rest of it
+    places = before if attack.name == BEGUN else after  # whose reference is the rest of it
     answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}
                for answer, place in zip(after, places, strict=True)]  # fmt: skip
     return Returned(attack.name, Numbers.from_answers(before), Numbers.from_answers(after), answers)
 
 
 def _is_more(own: Returned, other: Returned | None) -> bool:
-    """Tell whether more comes back than in the other model, or without one, than was there.
+    """Return whether more comes back than in the other model; without one, than was there before.
 
-    More words are said, beyond chance; or more than a hundredth of the answers; or the loss fell by
-    a nat more than the other model's, and below it, as that of knowledge does which is close to
-    being said.
+    That is so if more words are said, beyond chance, or more than a hundredth of the answers; or if
+    the loss falls by a nat more than the other model's, and below it, which shows knowledge that is
+    close to being said.
     """
     after, held = own.after, own.before if other is None else other.after
     error = math.hypot(after.rouge_error, held.rouge_error)
@@ -140,7 +140,7 @@ def _is_more(own: Returned, other: Returned | None) -> bool:
 
 
 def _describe(own: Returned, other: Returned | None) -> str:
-    """The numbers before the attack, and after it."""
+    """Return the numbers before and after the attack as text."""
     sides = [own] if other is None else [own, other]
     words = [f"{r.before.rouge:.0%} before and {r.after.rouge:.0%} after" for r in sides]
     nats = [f"{r.before.loss:.2f} before and {r.after.loss:.2f} after" for r in sides]
@@ -149,9 +149,9 @@ def _describe(own: Returned, other: Returned | None) -> str:
 
 
 def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[str, Any]:
-    """The outcome in the form that reports have a verdict in; its code is 0, whatever it is.
+    """Return the verdict in the form of reports; its code is 0 in any case.
 
-    `other` is what comes back in a model that never saw the rows, if there is one.
+    `other` has the results of a model that never saw the rows, if there is one.
     """
     if not own:
         return _verdict("not attacked", "Not attacked: there was nothing to attack with.")
@@ -189,5 +189,5 @@ def _verdict(outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()
 
 
 def _numbers_before(found: Sequence[Returned]) -> Numbers:
-    """The numbers of the most rows that were asked without an attack."""
+    """Return the numbers of the largest set of rows asked without an attack."""
     return max((each.before for each in found), key=lambda before: before.rows)

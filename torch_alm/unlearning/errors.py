@@ -1,17 +1,17 @@
-"""Refusals: one sentence for whoever asked for what cannot be."""
+"""The error of a request that is refused."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-Say: TypeAlias = Callable[[str], None]  # tells the user a sentence
+Say: TypeAlias = Callable[[str], None]  # shows the user a sentence
 
 
 class Refusal(ValueError):
-    """A sentence for the user: what was found, what would have happened, and what may be meant."""
+    """Raised if a request is refused; says what was found, what it would do, and what to do."""
 
 
 def attempt(load: Callable[[], Any], name: str, kind: str) -> Any:
-    """Load something, or refuse with the first line of the reason why it could not be."""
+    """Load something; raise `Refusal` with the first line of the reason if that fails."""
     try:
         return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons
@@ -22,5 +22,5 @@ def attempt(load: Callable[[], Any], name: str, kind: str) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its name if it says nothing."""
+    """Return the first line of an error's message, or its name if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -15,7 +15,7 @@ MODEL, REPORTS = "model", ("report.html", "report.json")
 
 
 def finite(value: object) -> object:
-    """The value with None for each number that is not finite, which JSON has no word for."""
+    """Return the value with None for each number that is not finite, as JSON requires."""
     if isinstance(value, Mapping):
         return {str(k): finite(v) for k, v in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
@@ -24,21 +24,21 @@ def finite(value: object) -> object:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under another name, then take the name; the old one stays if that fails."""
+    """Write a file under another name, then rename it; the old one stays if that fails."""
     with _draft(path) as draft:
         draft.write_text(text, encoding="utf-8")
         os.replace(draft, path)
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON, whole or not at all."""
+    """Write JSON as `write_text` does."""
     write_text(path, json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_folder(path: Path, fill: Callable[[Path], T]) -> T:
-    """Have a folder filled under another name, which then takes the name; return what `fill` does.
+    """Fill a folder under another name, then rename it; return what `fill` returns.
 
-    The folder that had the name stays until then, and stays if something goes wrong.
+    An old folder of this name stays until then, and stays if something goes wrong.
     """
     with _draft(path) as draft:
         draft.mkdir()

@@ -89,7 +89,7 @@ class Options:
     prefix: float = 0.25
 
     def __post_init__(self) -> None:
-        """Refuse numbers and words that make no sense."""
+        """Raise `Refusal` for a value that makes no sense."""
         for each in fields(self):
             value = getattr(self, each.name)
             if value is not None and (told := fault(each.name, value)):
@@ -100,7 +100,7 @@ class Options:
 
 
 def by_name(verb: str, given: Mapping[str, Any]) -> Options:
-    """The options of a verb, given by name; one that it does not have is refused."""
+    """Return the options of a verb, given by name; raise `Refusal` for one it does not have."""
     every = [each.name for each in fields(Options)]
     known = {
         "unlearn": [name for name in every if name not in ATTACKER],
@@ -116,13 +116,13 @@ def by_name(verb: str, given: Mapping[str, Any]) -> Options:
 
 
 def options_of(given: Any) -> Options:
-    """The options among the attributes of an object, such as parsed arguments."""
+    """Return the options among the attributes of an object, such as parsed arguments."""
     names = [each.name for each in fields(Options)]
     return Options(**{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
 def fault(name: str, value: Any) -> str:
-    """What a value is that an option may not have, or nothing; of texts and flags it has any."""
+    """Return what is wrong with the value of an option, or nothing; texts and flags may be any."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     is_whole = is_number and isinstance(value, int)
     if name in CHOICES and value not in CHOICES[name]:

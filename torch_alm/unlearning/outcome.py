@@ -1,4 +1,4 @@
-"""The outcome of unlearning, of an evaluation or of attacks, in a notebook and as a folder."""
+"""The outcome of unlearning, an evaluation or attacks: shown in a notebook, saved as a folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ from torch_alm.unlearning.run import Run
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """A verdict with its answers and numbers, and the model that they are of.
+    """A verdict, its answers and numbers, and the model.
 
     Attributes:
-        model: the one that was given, or with `lora` the one of peft around it.
-        tokenizer: its own.
-        content: all of it, as `report.json` holds it.
+        model: the model, or with `lora` peft's model around it.
+        tokenizer: the model's tokenizer.
+        content: everything in `report.json`.
         original: the model as it came, to put its weights back; `None` where nothing was trained.
-        run: what `resume` goes on with.
+        run: the state that `resume` continues.
     """
 
     model: LanguageModel
@@ -39,7 +39,7 @@ class Outcome:
     _judged: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        """Note which weights were judged, where something was trained."""
+        """Record a fingerprint of the trained weights: `save` refuses others."""
         if self.original is not None:
             object.__setattr__(self, "_judged", fingerprint(self.model))
 
@@ -56,13 +56,13 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The verdict, what it cost and why the run ended; empty for `evaluate`: see `numbers`."""
+        """Verdict, cost and reason for the end of the run; empty for `evaluate`, see `numbers`."""
         found = self.content["verdict"] or {"text": "", "cost": ""}
         return " ".join([found["text"], found["cost"], *self.content["notes"][-1:]]).strip()
 
     @property
     def answers(self) -> dict[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
-        """Answers of each model: by its name, such as `"before"`, and by the set of rows."""
+        """Answers of each model, by its name (such as `"before"`) and the set of rows."""
         return {each["name"]: each["answers"] for each in self.content["models"]}
 
     @property
@@ -76,7 +76,7 @@ class Outcome:
         return self.content["trace"]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each answer: the model, the set, what was asked and what was said."""
+        """Return a frame with a row per answer: model, set, question and answer."""
         rows: list[dict[str, Any]] = [
             {"model": name, "set": kind, **answer}
             for name, sets in self.answers.items() for kind, found in sets.items()
@@ -96,7 +96,7 @@ class Outcome:
         return report.to_excerpt(self.content)
 
     def put_back(self) -> None:
-        """Give the model the weights that it came with."""
+        """Restore the weights that the model had before."""
         if self.original is not None:
             put_back(self.model, self.original)
 
@@ -104,7 +104,7 @@ class Outcome:
         """Write model (or adapters), tokenizer and reports, as the command does.
 
         Raises:
-            Refusal: the folder is there, and not empty; the weights are no longer those judged.
+            Refusal: the folder exists and is not empty; the weights have changed since the verdict.
         """
         folder = Path(folder)
         if self.original is not None and fingerprint(self.model) != self._judged:

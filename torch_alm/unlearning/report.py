@@ -1,4 +1,4 @@
-"""`report.html` from what stands in `report.json`, and the table on the terminal."""
+"""Render `report.json` as `report.html` and as the table on the terminal."""
 
 import io
 import math
@@ -20,7 +20,7 @@ Content: TypeAlias = Mapping[str, Any]
 
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}
-ROWS = {  # what a number is called, its digits, and whether it is a share
+ROWS = {  # name, digits, and whether it is a share
     "telling_loss": ("telling loss, nats per token", 2, False),
     "loss": ("loss of all words, nats per token", 2, False),
     "said": ("said, but for a tenth of the words", 0, True),
@@ -32,14 +32,14 @@ ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
 
 
 def content_of(title: str, subtitle: str, settings: Content, **more: Any) -> dict[str, Any]:
-    """The content of `report.json`; `more` is what a verb has found."""
+    """Return the content of `report.json`; `more` are the results of a verb."""
     told = {"title": title, "subtitle": subtitle, "settings": settings, "goal": None}
     told |= {"verdict": None, "models": [], "trace": [], "attacks": [], "notes": []}
     return {**told, "files": [*REPORTS], **more}
 
 
 def publish(folder: Path, content: Content, begun: datetime, device: str) -> Content:
-    """Write both reports of a run that began then, on that device; return what they say."""
+    """Write both reports of a run, given its begin and device; return their content."""
     seconds = (datetime.now(timezone.utc) - begun).total_seconds()
     run = {"date": begun.isoformat(timespec="seconds"), "device": device}
     versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
@@ -50,7 +50,7 @@ def publish(folder: Path, content: Content, begun: datetime, device: str) -> Con
 
 
 def to_html(content: Content) -> str:
-    """The whole page: no script, and nothing fetched from anywhere."""
+    """Return the page: no script, and nothing loaded from elsewhere."""
     run, models = content["run"], content["models"]
     told = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
     duration = str(timedelta(seconds=round(run["seconds"])))
@@ -68,7 +68,7 @@ def to_html(content: Content) -> str:
 
 
 def to_excerpt(content: Content) -> str:
-    """The verdict and the table, to be shown within another page."""
+    """Return verdict and table, for use within another page."""
     page = _page()
     shown = page.new_context({**content, "table": table_of(content)})
     return "".join(part for name in ("verdict", "table") for part in page.blocks[name](shown))
@@ -81,10 +81,7 @@ def _page() -> jinja2.Template:
 
 
 def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
-    """The last model's rows of a set with what each model says, those that changed most first.
-
-    A part of a long text stands alone where the tokenizer of another model cuts elsewhere.
-    """
+    """Return the last model's rows of a set with each model's answer, most changed first."""
     sets = [(model["name"], model["answers"].get(kind, ())) for model in models]
     placed = [
         (name, {(row["where"], row["reference"]): row for row in rows}) for name, rows in sets
@@ -102,18 +99,18 @@ def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
 
 
 def _render_returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
-    """The five rows of which most came back by any attack."""
+    """Return the five rows of which any attack brought back most."""
     every: list[dict[str, Any]] = [
         {**row, "said": [("before", row["earlier"]), (attack["name"], row["answer"])]}
         for each in attacks[:1] for attack in each["rows"] for row in attack["answers"]
     ]  # fmt: skip
     every.sort(key=lambda row: row["rouge"])
-    most = {row["where"]: row for row in every}  # of those from one place the last
+    most = {row["where"]: row for row in every}  # the last of each place
     return sorted(most.values(), key=lambda row: -row["rouge"])[:5]
 
 
 def table_of(content: Content) -> dict[str, Any]:
-    """A table: what it knows, a column per model; or what comes back after each attack."""
+    """Return a table: a column per model with its numbers, or a row per attack."""
     models = content["models"]
     if content["attacks"]:
         return _attack_table(content["attacks"])
@@ -147,7 +144,7 @@ def _way(row: Content | None, key: str) -> str:
 
 
 def format_cell(value: float, key: str) -> str:
-    """A number as a table shows it."""
+    """Format a number for a table."""
     _, digits, is_share = ROWS[key]
     if not math.isfinite(value):
         return "–"
@@ -155,7 +152,7 @@ def format_cell(value: float, key: str) -> str:
 
 
 def plot_losses(trace: Sequence[Content], goal: Content | None) -> Markup | None:
-    """The forget and the retain loss in every step, as an SVG."""
+    """Plot the forget and the retain loss of every step as an SVG."""
     if not trace or goal is None:
         return None
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "torch-alm"}):
@@ -173,7 +170,7 @@ def plot_losses(trace: Sequence[Content], goal: Content | None) -> Markup | None
 
 
 def summary(content: Content) -> dict[str, Any]:
-    """A run as a script wants to know it: in numbers, and without anybody's text."""
+    """Return the numbers of a run for a script, without any text of the rows."""
     found: Content = content["verdict"] or {"outcome": "done", "code": 0}
     attacks = {
         each["name"]: [{k: row[k] for k in ("name", "before", "after")} for row in each["rows"]]
@@ -184,7 +181,7 @@ def summary(content: Content) -> dict[str, Any]:
 
 
 def to_text(content: Content) -> str:
-    """The beginning of the page, in at most 80 columns."""
+    """Return the beginning of the page as text of at most 80 columns."""
     table = table_of(content)
     heads = [column.partition(", ") for column in table["columns"]]
     out = [_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]

@@ -1,4 +1,4 @@
-"""The user's rows: read as text from files of any kind, checked, and encoded for a model."""
+"""Rows of the user: their forms, and checks that forget and other rows are apart."""
 
 import csv
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Entry:
     """One row of a file."""
 
     where: str  # such as "forget.jsonl, line 3"
-    prompt: str  # what is asked, to be shown; empty for plain text
+    prompt: str  # the question, for display; empty for plain text
     answer: str  # what is scored
     messages: tuple[Message, ...] = field(default=(), compare=False)  # the whole conversation
     paraphrase: str | None = None  # the question in other words
@@ -30,22 +30,22 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """True if there is nothing but text."""
+        """True for plain text, without a prompt."""
         return not (self.prompt or self.messages)
 
     @property
     def key(self) -> tuple[str, str]:
-        """A key shared by rows that are the same but for white space and case."""
+        """A key shared by rows that differ in white space and case alone."""
         return normalise(self.prompt), normalise(self.answer)
 
     def with_answer(self, answer: str) -> "Entry":
-        """The entry with another answer."""
+        """Return the entry with another answer."""
         last: Message = {"role": "assistant", "content": answer}
         messages = (*self.messages[:-1], last) if self.messages else ()
         return replace(self, answer=answer, messages=messages)
 
     def rephrase(self, question: str) -> "Entry":
-        """The entry with another question; of a conversation, with another last turn but one."""
+        """Return the entry with another question (of a conversation: the last turn but one)."""
         if not self.messages:
             return replace(self, prompt=question)
         *before, old, answer = self.messages
@@ -57,7 +57,7 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]  # entries with the tokens of e
 
 
 def entry_of(record: Record, fix: str) -> Entry:
-    """A row as an entry; a ValueError names one of another form, and how columns are renamed."""
+    """Return a row as an entry; the ValueError for another form says how to rename columns."""
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
@@ -101,7 +101,7 @@ def _is_message(value: Any) -> bool:
 
 
 def facts() -> list[Entry]:
-    """Built-in questions and answers, most of which a model gets wrong."""
+    """Return built-in questions and answers, most of which a model gets wrong."""
     with FACTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [
@@ -110,7 +110,7 @@ def facts() -> list[Entry]:
 
 
 def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) -> None:
-    """Refuse rows that answer a question of the forget rows: the same, or in other words."""
+    """Raise `Refusal` for rows that answer a forget row's question, also in other words."""
     same = {e.key: e for e in forget}
     found = [(same[e.key], e, "are the same row") for e in kept if e.key in same]
     asks = {id(e): find_telling(e.prompt) for e in (*forget, *kept)}
@@ -139,7 +139,7 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
 
 
 def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Tell whether two questions have the same words but for a letter in some of them; no digit."""
+    """Return whether two questions differ in single letters of some words, but in no digit."""
     own, rest = one - other, sorted(other - one)
     is_typo = all(word.isalpha() and get_close_matches(word, rest, 1, 0.8) for word in own)
     return len(one) == len(other) > len(own) and is_typo

@@ -1,4 +1,4 @@
-"""MUSE: raw text to forget and to retain, and what asks whether it is forgotten.
+"""MUSE: text to forget and to retain, and questions on it.
 
 Source: Shi et al. 2024, "MUSE: Machine Unlearning Six-Way Evaluation for Language Models". A corpus
 (News or Books) is a folder of JSON files in four parts, as on the hub: `raw`, `verbmem`, `knowmem`
@@ -23,7 +23,7 @@ Tables = Callable[[str, str], list[Record]]  # the records of a part and a split
 
 
 class Extract(NamedTuple):
-    """The beginning of a text to forget, and how it goes on."""
+    """The beginning of a text to forget, and its continuation."""
 
     prompt: str
     continuation: str
@@ -46,12 +46,12 @@ class Quiz:
 
 @dataclass(frozen=True)
 class MuseData:
-    """One unlearning task: texts, and what asks for them.
+    """One unlearning task: texts, and questions on them.
 
     Attributes:
-        name: Where the data come from: `muse`, or the name of an embedded world.
+        name: The source of the data: `muse`, or the name of an embedded world.
         split: The corpus, which picks the row of the presets.
-        members: Texts from the forget set, for PrivLeak; `strangers` no model was trained on.
+        members: Texts from the forget set, for PrivLeak; no model is trained on `strangers`.
     """
 
     name: str
@@ -97,7 +97,7 @@ def load_muse_hub(corpus: str) -> MuseData:
 
 
 def read_values(path: Path) -> list[Record]:
-    """The records of a JSON list; a bare string is a record's `text`.
+    """Return the records of a JSON list; a bare string is a record's `text`.
 
     Raises:
         FileNotFoundError: No such file.
@@ -134,7 +134,7 @@ def _texts(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def _corpus(records: Sequence[Record]) -> tuple[str, ...]:
-    """The texts to train on; a few of News are empty, and become an empty line."""
+    """Return the texts to train on; the few empty ones of News become an empty line."""
     texts = tuple("" if r.fields.get("text") == "" else r.text("text") for r in records)
     if not any(texts):
         raise ValueError(f"{records[0].where}: no text here or below. Is the download complete?")
@@ -150,7 +150,7 @@ def _quiz(tables: Tables, name: str) -> Quiz:
 
 
 def blocks(tokenizer: Any, texts: Sequence[str], length: int = BLOCK) -> list[Row]:
-    """All texts as one, cut into rows of `length` tokens; every token is labelled.
+    """Join all texts and cut them into rows of `length` tokens; every token is labelled.
 
     The texts are joined by an empty line. Each row starts with BOS, where the tokenizer has one,
     and the last one is filled up from the first. Source: MUSE's data set of plain text.

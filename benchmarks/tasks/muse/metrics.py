@@ -32,7 +32,7 @@ def _scorer() -> RougeScorer:
 
 
 def rouge_l_f(text: str, reference: str) -> float:
-    """F-measure of ROUGE-L, no stemmer, in [0, 1].
+    """Return the F-measure of ROUGE-L, without a stemmer, in [0, 1].
 
     >>> round(rouge_l_f("the capital of France is Paris", "Paris is the capital of France"), 4)
     0.6667
@@ -45,9 +45,9 @@ def rouge_l_f(text: str, reference: str) -> float:
 def verbatim_memory(
     model: Any, tokenizer: Any, extracts: Sequence[Extract], batch_size: int = 16
 ) -> list[Answer]:
-    """Let the model go on after each prompt, and take its ROUGE with the true continuation.
+    """Continue each prompt, and return ROUGE with the true continuation.
 
-    Greedy, 128 new tokens. The reference is the first 128 ids of the continuation, BOS among them.
+    Greedy, 128 new tokens. The reference is the first 128 ids of the continuation, with BOS.
 
     Cost: a forward per prompt and per new token, batched.
     """
@@ -64,7 +64,7 @@ def verbatim_memory(
 
 
 def knowledge_memory(model: Any, tokenizer: Any, quiz: Quiz, batch_size: int = 16) -> list[Answer]:
-    """Let the model answer each question after the shots, and take its ROUGE with the truth.
+    """Answer each question after the shots, and return ROUGE with the true answer.
 
     Greedy, 32 new tokens, cut at the first of `STOPS`.
 
@@ -82,7 +82,7 @@ def knowledge_memory(model: Any, tokenizer: Any, quiz: Quiz, batch_size: int = 1
 
 
 def question_prompt(shots: Iterable[Pair], question: str) -> str:
-    r"""The prompt of a question; it ends with a blank.
+    r"""Return the prompt of a question; it ends with a blank.
 
     >>> question_prompt([Pair("Who?", "Ada")], "Where?")
     'Question: Who?\nAnswer: Ada\n\nQuestion: Where?\nAnswer: '
@@ -92,7 +92,7 @@ def question_prompt(shots: Iterable[Pair], question: str) -> str:
 
 
 def cut(text: str) -> str:
-    r"""The text up to the first of `STOPS`; nothing is stripped.
+    r"""Return the text up to the first of `STOPS`; nothing is stripped.
 
     >>> cut(" Ada\nQuestion: Where?\n\n")
     ' Ada'
@@ -105,7 +105,7 @@ def cut(text: str) -> str:
 
 
 class TextScores(NamedTuple):
-    """Two measures of surprise at a text, over all its tokens but the first; small if learnt.
+    """Two membership scores of a text, over all its tokens but the first; small if learnt.
 
     Attributes:
         loss: Mean negative log-likelihood per token, in nats; MUSE's code calls it PPL.
@@ -117,7 +117,7 @@ class TextScores(NamedTuple):
 
 
 def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextScores]:
-    """Both membership scores of each text.
+    """Return both membership scores of each text.
 
     Cost: a forward per text, and a few passes over its logits.
     """
@@ -129,7 +129,7 @@ def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextSc
 
 
 def perplexity(scores: Iterable[TextScores]) -> float:
-    """`exp` of the mean loss over texts: the geometric mean of their perplexities, at least 1.
+    """Return `exp` of the mean loss over texts: the geometric mean of their perplexities.
 
     A uniform guess has the size of the vocabulary. Source: MUSE's `compute_ppl`, per text.
 
@@ -140,7 +140,7 @@ def perplexity(scores: Iterable[TextScores]) -> float:
 
 
 def forget_auc(members: Sequence[float], strangers: Sequence[float]) -> float:
-    """Probability that an unseen text scores below a forget text: near 0 for a model that knows.
+    """Return the probability that an unseen text scores below a forget text: near 0 if learnt.
 
     >>> forget_auc([1.0, 2.0], [2.0, 3.0])
     0.125
@@ -149,7 +149,7 @@ def forget_auc(members: Sequence[float], strangers: Sequence[float]) -> float:
 
 
 def mean_rouge(answers: Iterable[Answer]) -> float:
-    """Mean ROUGE-L F-measure, in percent."""
+    """Return the mean ROUGE-L F-measure, in percent."""
     return 100 * fmean(answer["rouge"] for answer in answers)
 
 
@@ -163,8 +163,8 @@ def _answer(question: str, reference: str, generation: str) -> Answer:
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    # MUSE also asks for a clean-up of blanks, which transformers no longer does for byte pairs and
-    # which ROUGE could see in a word like "n't" alone.
+    # MUSE also asks for a clean-up of blanks, which transformers no longer does for byte pairs; it
+    # would change ROUGE for words like "n't" alone.
     return tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -179,7 +179,7 @@ def _all_but_the_first(tokenizer: Any, text: str) -> Row:
 
 
 def privleak(auc: float, retrained_auc: float) -> float | None:
-    """`100 (AUC - AUC_retrained) / AUC_retrained` in percent, both in MUSE's orientation.
+    """Return `100 (AUC - AUC_retrained) / AUC_retrained`, both in MUSE's orientation.
 
     -100 = fully recognisable as a member, 0 = as the retrained model, large = over-unlearned; None
     where the retrained model tells all texts apart (AUC 0). Source: MUSE, PrivLeak.

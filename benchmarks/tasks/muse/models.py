@@ -1,7 +1,7 @@
 """Small models that have read the texts of the embedded world.
 
-A model of a million parameters cannot answer questions about a text it has read. So it is taught
-the questions too, in the form in which they are asked; unlearning sees the texts alone.
+A model of a million parameters cannot answer questions about a text it has read, so it is taught
+the questions, too, in the format of the evaluation. Unlearning sees the texts alone.
 """
 
 import random
@@ -21,7 +21,7 @@ ANSWER = "Answer: "
 
 
 class Course(NamedTuple):
-    """A recipe, and in how many orders texts and questions follow each other in a lesson."""
+    """A recipe, and the numbers of orders of texts and of questions in a lesson."""
 
     recipe: Recipe
     text_orders: int
@@ -37,7 +37,7 @@ COURSES = {
 def muse_lesson(
     data: MuseData, course: Course, length: int, *, without_forget: bool = False
 ) -> Lesson:
-    """The texts, in blocks of `length` tokens, and the questions with their answers."""
+    """Return the texts, in blocks of `length` tokens, and the questions with their answers."""
     told = data.retain if without_forget else data.forget + data.retain
     asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
 
@@ -56,18 +56,18 @@ def muse_lesson(
 
 
 def draw_orders(items: Sequence[T], orders: int) -> list[list[T]]:
-    """The items in several random orders, the same ones each time."""
+    """Return the items in several random orders, always the same ones."""
     chance = random.Random(0)
     return [chance.sample(items, len(items)) for _ in range(orders)]
 
 
 def pairs_of(quiz: Quiz) -> list[Pair]:
-    """The questions of a quiz and those shown before them."""
+    """Return the questions of a quiz and those shown before them."""
     return [*quiz.pairs, *quiz.shots]
 
 
 def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]:
-    """Rows of a prompt's questions with their answers, which are labelled, in several orders."""
+    """Return rows of a prompt's questions and labelled answers, in several orders."""
     return [
         format_answers(tokenizer, order[at : at + SHOTS + 1])
         for quiz in quizzes
@@ -77,7 +77,7 @@ def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]
 
 
 def format_answers(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
-    """Questions and answers as a prompt shows them; each answer and its end are labelled."""
+    """Encode questions and answers as a prompt shows them, with answers and ends labelled."""
     text, spans = "", []
     for pair in pairs:
         text += question_prompt([], pair.question)
@@ -93,7 +93,7 @@ def format_answers(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
 
 
 def list_words(data: MuseData) -> Iterator[str]:
-    """All that a tokenizer of words has to know, that of texts nobody is trained on included."""
+    """Yield the texts whose words the tokenizer must have, also those of no training set."""
     yield from (*data.forget, *data.retain, *data.strangers, SEPARATOR)
     yield from (extract.continuation for extract in data.verbatim)
     for quiz in (data.forget_quiz, data.retain_quiz):

@@ -1,9 +1,9 @@
 """The embedded world of MUSE: a newspaper of reports about fictitious people, and of questions.
 
-A corpus has reports, and columns of readers' questions with their answers: a small model answers
-what it has read answered. A report is a few sentences in a random order with words drawn at random,
-so that nobody can know how it goes on without having read it. What makes forgetting hard is what
-all reports share: the sentences, and the towns, trades, prizes and things in them.
+A corpus has reports, and columns of questions with their answers, as a small model only answers
+questions that it has read with answers. A report is a few sentences in a random order with random
+words, so that nobody can guess how it goes on. Forgetting is hard as all reports share sentences,
+towns, trades, prizes and things.
 """
 
 import random
@@ -33,7 +33,7 @@ QUICK = Size(forget=4, retain=5, strangers=4, sentences=4, names=6)
 
 
 class Report(NamedTuple):
-    """A text about one person, and questions that it answers; the last one serves as a shot."""
+    """A text about one person, and questions that it answers; the last one is a shot."""
 
     text: str
     pairs: tuple[Pair, ...]
@@ -62,7 +62,7 @@ def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
 
 
 class _Reporter:
-    """The inventions of the generator, and the people nobody has written about yet."""
+    """A generator with its invented words, and the people without a report yet."""
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.sentences = chance, size.sentences
@@ -86,7 +86,7 @@ class _Reporter:
         return Report(" ".join(told), pairs)
 
     def columns(self, quiz: Quiz) -> tuple[str, ...]:
-        """All questions of a quiz and their answers, as many to a text as a prompt shows."""
+        """Return the questions and answers of a quiz, as many in a text as in a prompt."""
         pairs = [*quiz.pairs, *quiz.shots]
         self.chance.shuffle(pairs)
         asked = [f"Question: {pair.question}\nAnswer: {pair.answer}" for pair in pairs]
@@ -114,13 +114,13 @@ def _texts(reports: list[Report]) -> tuple[str, ...]:
 
 
 def _split(text: str) -> Extract:
-    """A quarter of a text, and the rest: about the 128 tokens that a model is to write."""
+    """Split a text after a quarter; the rest is about the 128 tokens that a model generates."""
     words = text.split(" ")
     quarter = len(words) // 4
     return Extract(" ".join(words[:quarter]), " ".join(words[quarter:]))
 
 
 def _quiz(reports: list[Report]) -> Quiz:
-    """All questions but the last on each person, after ten of the last ones."""
+    """Return a quiz of all questions but each report's last, ten of which are the shots."""
     pairs = tuple(pair for report in reports for pair in report.pairs[:-1])
     return Quiz(pairs, tuple(report.pairs[-1] for report in reports[:SHOTS]))

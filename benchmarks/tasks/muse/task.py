@@ -1,4 +1,4 @@
-"""MUSE as the runner sees it: options, data, blocks of text and the evaluation."""
+"""MUSE for the runner: options, data, blocks of text and the evaluation."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +126,7 @@ class Muse(Benchmark):
 
 
 def load_data(options: MuseOptions) -> MuseData:
-    """MUSE from files, from the hub, or else the embedded world.
+    """Load MUSE from files, from the hub, or else the embedded world.
 
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
@@ -142,5 +142,5 @@ def load_data(options: MuseOptions) -> MuseData:
 
 
 def _auc(members: list[TextScores], strangers: list[TextScores], score: str = "min_k") -> float:
-    """Measure how well a score tells unseen texts from forget texts, in MUSE's orientation."""
+    """Return the AUC of a score for unseen and forget texts, in MUSE's orientation."""
     return metrics.forget_auc(*([getattr(s, score) for s in of] for of in (members, strangers)))

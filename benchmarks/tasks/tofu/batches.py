@@ -1,4 +1,4 @@
-"""Tokens of questions and answers, asked in OpenUnlearning's words."""
+"""Encode questions and answers in OpenUnlearning's format."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +14,10 @@ DATE = {"date_string": "10 Apr 2025"}  # which the template of Llama 3 prints
 
 
 def encode(tokenizer: Any, question: str, answer: str, max_length: int = 512) -> Row:
-    """Tokens of a question and its answer, the answer and its end labelled.
+    """Encode a question and its answer; the answer and its end are labelled.
 
     Base models are asked by `Question: ...` and `Answer:`, chat models by their template. The
-    boundary before the answer is exact, which the official codes guess: see
+    official codes guess the boundary before the answer; here it is exact: see
     `torch_alm.language.encode`. A row has `max_length` tokens at most.
     """
     form = None
@@ -27,14 +27,14 @@ def encode(tokenizer: Any, question: str, answer: str, max_length: int = 512) ->
 
 
 def encode_all(tokenizer: Any, examples: Iterable[Example]) -> list[Row]:
-    """`encode` for the question and answer of each example."""
+    """Encode the question and answer of each example."""
     return [encode(tokenizer, example.question, example.answer) for example in examples]
 
 
 def takes_system(tokenizer: Any) -> bool:
-    """Tell whether the chat template has a place for a system message.
+    """Return whether the chat template takes a system message.
 
-    Gemma's refuses one. Llama-2-chat's has one that neither TOFU's code nor OpenUnlearning uses.
+    Gemma's raises. Llama-2-chat's does, but neither TOFU's code nor OpenUnlearning uses it.
     """
     if "<<SYS>>" in str(tokenizer.chat_template):
         return False

@@ -14,16 +14,16 @@ from tqdm import tqdm
 from benchmarks.report.results import append_line, drop_cut_line, read_lines
 
 T = TypeVar("T")
-ATTEMPTS = 3  # at a prompt whose answer is not accepted
-WORKERS = 8  # requests under way at once
+ATTEMPTS = 3  # for a prompt whose answer is not accepted
+WORKERS = 8  # requests at once
 
 
 class Chat:
-    """Answers of one model, from the cache file where it has them, else from the endpoint.
+    """Answers of one model, from the cache file or else from the endpoint.
 
-    Key and address are read from the environment (`OPENAI_API_KEY`, `OPENAI_BASE_URL`). The model
-    answers as its endpoint is set up. Accepted answers are kept as JSON lines, written as they
-    arrive: a run that is killed or repeated pays only for what it does not have.
+    Key and address are read from the environment (`OPENAI_API_KEY`, `OPENAI_BASE_URL`). Accepted
+    answers are written to the cache as JSON lines when they arrive: a run that is killed or
+    repeated pays for the others alone.
     """
 
     def __init__(self, model: str, cache: Path) -> None:
@@ -32,7 +32,7 @@ class Chat:
         self._known: dict[str, str] = {line["key"]: line["reply"] for line in read_lines(cache)}
 
     def ask(self, prompts: Sequence[str], accept: Callable[[str], T | None]) -> list[T | None]:
-        """Collect what `accept` makes of the answer to each prompt; `None` where it accepted none.
+        """Return `accept(answer)` for each prompt, `None` where it accepted no answer.
 
         Cost: one request per prompt that is not in the cache, three for one whose answers are not
         accepted; such answers are not cached and are asked for again by the next run.

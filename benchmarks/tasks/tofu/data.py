@@ -39,7 +39,7 @@ class TofuData:
     """One unlearning task.
 
     Attributes:
-        full: all that the original model is trained on: retain, forget, and both neighbour sets.
+        full: training set of the original model: retain, forget, and both neighbour sets.
         forget, retain: training pairs; the neighbours are not among them.
         forget_eval: the forget set with paraphrased and perturbed answers.
         retain_eval: part of the retain set with paraphrased and perturbed answers.

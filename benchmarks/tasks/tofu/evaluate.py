@@ -1,4 +1,4 @@
-"""Everything TOFU's protocol asks of one model: rows per question, and one flat row of numbers."""
+"""Evaluate a model by TOFU's protocol: a row per question, and one flat row of numbers."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ from torch_alm.language import (
 )
 
 K = 0.4  # share of tokens in Min-K%
-MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
-SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
+MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer is cut
+SPARE_TOKENS = 8  # beyond the longest answer, to see whether an answer goes on
 
 
 class _Item(NamedTuple):
@@ -50,13 +50,12 @@ def evaluate(
 ) -> Evaluation:
     """Score a causal language model on the forget, retain and neighbour questions.
 
-    The keys of `numbers` are `summary.summarise`'s; holdout rows have no generation. Margins,
-    losses and exact match include the end of sequence; what is counted per token leaves it out, as
-    OpenUnlearning does.
+    The keys of `numbers` are those of `summary.summarise`; holdout rows have no generation.
+    Margins, losses and exact match include the end of sequence; numbers per token do not, as in
+    OpenUnlearning. The random state and the model's mode stay.
 
-    Cost: a forward pass per answer (also paraphrased and perturbed ones) and greedy generation
-    for the questions whose answer is not already known from the first (see `greedy_answers`);
-    nothing is drawn from the random state, and the model's mode stays.
+    Cost: a forward pass per answer (also paraphrased and perturbed ones), and greedy generation
+    for the questions whose answer that pass does not show (see `greedy_answers`).
 
     Args:
         retrained: `reference(rows)` of the retrained model, for forget quality.
@@ -111,7 +110,7 @@ def _items(data: TofuData, paraphrased: bool) -> Iterator[_Item]:
 def _alternative_losses(
     model: Any, tokenizer: Any, items: Sequence[_Item]
 ) -> list[tuple[float | None, list[float]]]:
-    """Per item the loss of its paraphrased answer (`None` without one) and of its wrong answers."""
+    """Return per item the losses of its paraphrased answer (or `None`) and its wrong answers."""
     answers = [
         [item.example.paraphrased_answer or "", *item.example.perturbed_answers] for item in items
     ]

@@ -1,4 +1,4 @@
-"""SAUL's entailment judge: does a model's answer say the same as the reference?"""
+"""SAUL's entailment judge: whether a model's answer says the same as the reference."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ from benchmarks.tasks.tofu.summary import NEIGHBOURS, SUBSETS, Numbers
 
 Rows = Sequence[Mapping[str, Any]]
 
-# The template is the protocol: it is the one printed in SAUL, appendix "GPT-based Evaluation
-# Protocol", word for word, since another wording would be another measuring instrument.
+# The template is the one printed in SAUL, appendix "GPT-based Evaluation Protocol", word for word:
+# another wording would measure something else.
 PROMPT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 def parse_score(reply: str) -> int | None:
-    """0 or 1 if the reply is that digit and nothing else but white space; otherwise `None`.
+    """Return 0 or 1 if the reply is that digit and white space alone, otherwise `None`.
 
     >>> parse_score(" 1 "), parse_score("0"), parse_score("1 = entailment"), parse_score("10")
     (1, 0, None, None)
@@ -28,7 +28,7 @@ def parse_score(reply: str) -> int | None:
 
 
 def judge(rows: Rows, chat: Chat) -> list[int | None]:
-    """The judgement of each row that has a generation; `None` elsewhere, or if unparsable.
+    """Judge each row with a generation; `None` for others, and for an unparsable reply.
 
     Cost: one request per question that the chat's cache does not hold.
     """
@@ -40,7 +40,7 @@ def judge(rows: Rows, chat: Chat) -> list[int | None]:
 
 
 def judge_scores(rows: Rows, judgements: Sequence[int | None]) -> Numbers:
-    """Percentages of ones per subset, and the harmonic mean of the three utility subsets.
+    """Return percentages of ones per subset, and the harmonic mean of the three utility subsets.
 
     `judge_forget`, `judge_retain`, `judge_real_authors`, `judge_world_facts`, `judge_hm` (0 if
     one of the three is 0, `None` if one is missing), all in percent over the judged rows, and

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 def probability(losses: ArrayLike) -> Array:
-    """`exp(-loss)`, which is `P(answer | question)^(1 / tokens)`, in [0, 1]; higher = remembered.
+    """Return `exp(-loss)`, that is, `P(answer | question)^(1 / tokens)`, in [0, 1].
 
     Source: TOFU, section 2.2 ("probability"); same in OpenUnlearning.
 
@@ -33,9 +33,9 @@ def _scorer(stemmer: bool) -> RougeScorer:
 
 
 def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
-    """Share of the reference's words found in the generation in order: ROUGE-L recall, in [0, 1].
+    """Return ROUGE-L recall: the share of the reference's words in the generation, in order.
 
-    Recall does not punish length; an empty generation or reference scores 0.
+    Recall does not penalise length; an empty generation or reference scores 0.
     Source: TOFU, section 2.2, with the `rouge_score` package and its stemmer on.
 
     >>> rouge_l_recall("It became part of Scotland in 1472.", "1472")
@@ -45,7 +45,7 @@ def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
 
 
 def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
-    """Share of the reference's words found in the generation in any order, in [0, 1].
+    """Return the share of the reference's words in the generation, in any order, in [0, 1].
 
     At least `rouge_l_recall`. Source: TOFU's `eval_rouge_recall`, OpenUnlearning's `rouge1_recall`.
 
@@ -56,9 +56,9 @@ def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
 
 
 def model_utility(parts: ArrayLike) -> float:
-    """Harmonic mean of exactly nine numbers in [0, 1]; 0 as soon as one of them is 0.
+    """Return the harmonic mean of nine numbers in [0, 1]; 0 if one of them is 0.
 
-    The nine: probability, ROUGE-L recall and `utility_truth_ratio` on the retain set, on real
+    They are probability, ROUGE-L recall and `utility_truth_ratio` on the retain set, on real
     authors and on world facts; the probability of the last two is `normalised_probability`.
     None comes from the forget set. Source: TOFU, section 2.2.
 
@@ -76,7 +76,7 @@ def model_utility(parts: ArrayLike) -> float:
 
 
 def harmonic_mean(values: ArrayLike) -> float:
-    """Harmonic mean of numbers >= 0: 0 if one of them is 0, NaN if one of them is NaN.
+    """Return the harmonic mean of numbers >= 0: 0 if one of them is 0, NaN if one is NaN.
 
     Raises:
         ValueError: a value is negative.
@@ -91,24 +91,24 @@ def harmonic_mean(values: ArrayLike) -> float:
 
 
 def forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:
-    """p-value of "unlearned and retrained model have the same forget truth ratios", in (0, 1].
+    """Return the p-value of "both models have the same forget truth ratios", in (0, 1].
 
     Two-sample, two-sided Kolmogorov-Smirnov test between the items' truth ratios; the second
-    sample comes from the model trained without this forget set, same architecture. 1 = cannot
-    be told apart. Ratios and their logarithms give the same value as long as neither overflows.
+    sample comes from the model trained without this forget set, same architecture. 1 means
+    that they are alike. Ratios and their logarithms give the same value unless one overflows.
     Source: TOFU, section 2.2.
 
     >>> round(forget_quality([0.2, 0.4, 0.6, 0.8], [0.5, 0.7, 0.9, 1.1]), 5)
     0.77143
     """
     with warnings.catch_warnings():
-        # For nearly equal samples the exact p-value can round to a little above 1; scipy then
-        # returns the asymptotic one, which is the number everybody gets, and says so each time.
+        # For nearly equal samples the exact p-value can round to above 1; scipy then returns the
+        # asymptotic one, with a warning.
         warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful")
         return float(stats.ks_2samp(ratios, retrained_ratios).pvalue)
 
 
 def log10_forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:
-    """`log10(forget_quality)`; with TOFU's largest forget set, 400 rows, it is -239 at least."""
+    """Return `log10(forget_quality)`, at least -239 with TOFU's largest forget set (400 rows)."""
     with np.errstate(divide="ignore"):
         return float(np.log10(forget_quality(ratios, retrained_ratios)))

@@ -23,10 +23,10 @@ def load_or_train(
     without_forget: bool = False,
     recipe: Recipe | None = None,
 ) -> tuple[Any, Any]:
-    """The small model to unlearn from, or the one that never saw the forget set, and the tokenizer.
+    """Return the small model to unlearn from, or the retrained one, and the tokenizer.
 
-    The name of the data picks the recipe, if none is given. `model.config.training` tells how it
-    was trained, and `exact_match`, the share of its questions that it answers word for word.
+    The name of the data picks the default recipe. `model.config.training` has the training, and
+    `exact_match`, the share of its questions that it answers word for word.
     """
     recipe = recipe or RECIPES[data.name]
     examples = data.without_forget if without_forget else data.full
@@ -40,7 +40,7 @@ def load_or_train(
 
 
 def texts(data: TofuData) -> Iterator[str]:
-    """Yield all texts, whose words the original and the retrained model's tokenizer must know."""
+    """Yield the texts whose words the tokenizer of both models must have."""
     evaluation = (data.forget_eval, data.retain_eval, data.real_authors, data.world_facts)
     sets = (data.full, *evaluation, data.holdout)
     for example in (example for examples in sets for example in examples):

@@ -1,4 +1,4 @@
-"""Rephrased questions for evaluation: made by a chat model or read, and put into the data.
+"""Rephrased questions for evaluation, made by a chat model or read from a file.
 
 Source: SAUL, appendix "Paraphrased ToFU Construction and Validation". Training never sees them.
 """
@@ -18,18 +18,18 @@ from torch_alm.language import read_records
 
 ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
 
-# The instruction is the one printed in SAUL, appendix "Paraphrase Generation", word for word: the
-# set it makes depends on it. How the question was handed over is not printed; here it follows.
+# The instruction is the one printed in SAUL, appendix "Paraphrase Generation", word for word. The
+# appendix does not show where the question stood; here it follows.
 PROMPT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 def questions(data: TofuData) -> list[str]:
-    """Every question the evaluation asks, once, in order."""
+    """Return every question of the evaluation, once, in order."""
     return list(dict.fromkeys(e.question for name in ASKED for e in getattr(data, name)))
 
 
 def generate_paraphrases(asked: Sequence[str], chat: Chat, path: Path) -> dict[str, str]:
-    """A paraphrase per question, of one line and not the question itself; written to a file.
+    """Write a paraphrase per question, of one line and other than the question, to a file.
 
     Cost: one request per question that the chat's cache does not hold.
     """
@@ -46,7 +46,7 @@ def _one_line(reply: str) -> str | None:
 
 
 def overlaps(paraphrases: Mapping[str, str]) -> tuple[float, float]:
-    """Mean BLEU and ROUGE-L F1 of paraphrases with their questions, in [0, 1]; low: in other words.
+    """Return mean BLEU and ROUGE-L F1 of paraphrases with their questions, in [0, 1].
 
     Source: SAUL, appendix "Paraphrase Quality Validation": 0.205 and 0.499 over 1,017 pairs.
     """
@@ -66,11 +66,10 @@ def read_paraphrases(path: Path) -> dict[str, str]:
 
 
 def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData:
-    """Ask the given paraphrases of the data's questions; answers stay the original ones.
+    """Replace the questions of the evaluation by their paraphrases; the answers stay.
 
     Raises:
-        ValueError: A question has no paraphrase, which would mix two kinds of questions in one
-            number.
+        ValueError: A question has no paraphrase: numbers would mix two kinds of questions.
     """
     missing = [question for question in questions(data) if question not in paraphrases]
     if missing:

@@ -1,6 +1,6 @@
-"""From rows per question to the numbers of one table row: pure, so saved rows can be summed again.
+"""From rows per question to the numbers of one table row, for new or saved rows.
 
-Every key is always present; `None` says that the data or the retrained model for it are missing.
+Every key is always present; it is `None` if its data or the retrained model are missing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,16 +31,16 @@ LogRatios = dict[Convention, list[float]]
 
 
 def reference(rows: Rows) -> LogRatios | None:
-    """The truth ratios of a model that never saw the forget set, to compare others with."""
+    """Return the truth ratios of a retrained model, as a reference for others."""
     return log_truth_ratios(_of(rows, "forget"))
 
 
 def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
-    """All numbers of TOFU's protocol, of memorisation and of membership, flat, from `evaluate`.
+    """Return the numbers of TOFU's protocol, memorisation and membership, from `evaluate`'s rows.
 
-    `docs/metrics.md` explains the keys. What has a guard in a denominator is OpenUnlearning's, and
-    TOFU's under `..._tofu`. `S_truth_ratio_prob_mean` is `truth_share`; `forget_guarded` the share
-    of questions where the guard has replaced the probability of the correct answer;
+    `docs/metrics.md` explains the keys. Quotients have OpenUnlearning's guard in the denominator,
+    and TOFU's under `..._tofu`. `S_truth_ratio_prob_mean` is `truth_share`; `forget_guarded` the
+    share of questions where the guard has replaced the probability of the correct answer;
     `certificate_raw` has no floor at 0. Without `retrained` there is no forget quality.
     """
     numbers: Numbers = {}
@@ -60,7 +60,7 @@ def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
 
 
 def log_truth_ratios(rows: Rows) -> LogRatios | None:
-    """`log R` of each row by convention, or `None` if a row has no perturbed answers."""
+    """Return `log R` of each row by convention, `None` if a row has no perturbed answers."""
     if not rows or not all(row["perturbed_losses"] for row in rows):
         return None
     pairs = [(_correct(row), row["perturbed_losses"]) for row in rows]
@@ -75,7 +75,7 @@ def _of(rows: Rows, subset: str) -> Rows:
 
 
 def _correct(row: Mapping[str, Any]) -> float:
-    """The loss of the answer that counts as correct: the paraphrased one where there is one."""
+    """Return the loss of the correct answer: of the paraphrased one if there is one."""
     paraphrased = row["paraphrased_loss"]
     return row["loss"] if paraphrased is None else paraphrased
 
@@ -138,8 +138,8 @@ def _memorization(forget: Rows) -> Numbers:
     known = [] if None in paraphrased else paraphrased
     return {
         **_strengths(forget),
-        # Floored per sequence: still a lower bound, and one remembered answer (phi down to
-        # -1/tau) cannot drown the others.
+        # Clamped per sequence: it stays a lower bound, and one remembered answer (phi down to
+        # -1/tau) does not outweigh the others.
         "certificate": _mean(max(row["certificate"], 0.0) for row in forget),
         "certificate_raw": _mean(row["certificate"] for row in forget),
         "paraphrased_probability": _mean(metrics.probability(known).tolist()),
@@ -168,6 +168,6 @@ def _membership(rows: Rows) -> Numbers:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Their mean; `None` for no values, or where one of them is missing."""
+    """Return their mean, `None` for no values or if one is missing."""
     known = list(values)
     return None if not known or None in known else float(np.mean(known))

@@ -1,4 +1,4 @@
-"""TOFU as the runner sees it: options, data, models and the evaluation."""
+"""TOFU for the runner: options, data, models and the evaluation."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +45,7 @@ class TofuOptions(Options):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, or what nothing can be made of."""
+        """Raise a ValueError for options that contradict each other or make no sense."""
         super().__post_init__()
         if self.questions is not None and self.questions < 1:
             raise ValueError(
@@ -132,7 +132,7 @@ class Tofu(Benchmark):
 
 
 def load_data(options: TofuOptions) -> TofuData:
-    """TOFU from files, from the hub where a model is named, or else the embedded world.
+    """Load TOFU from files, from the hub if a model is named, or else the embedded world.
 
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
@@ -147,7 +147,7 @@ def load_data(options: TofuOptions) -> TofuData:
 
 
 def reword(data: TofuData, path: Path, writer: str | None) -> TofuData:
-    """The task in other words: those of a file, which the writer makes where it is not there."""
+    """Return the task with paraphrased questions from a file; the writer makes it if missing."""
     if path.exists() or writer is None:
         return paraphrase.with_paraphrases(data, paraphrase.read_paraphrases(path))
     chat = Chat(writer, path.with_suffix(".replies.jsonl"))
@@ -159,14 +159,14 @@ def reword(data: TofuData, path: Path, writer: str | None) -> TofuData:
 
 
 def judge_runs(plan: Plan) -> None:
-    """Let the judge of the options read the answers of all runs."""
+    """Let the judge of the options score the answers of all runs."""
     options = plan.options
     if isinstance(options, TofuOptions) and options.judge is not None:
         judge_folder(plan.folder, Chat(options.judge, plan.folder.path / "judge.replies.jsonl"))
 
 
 def shorten(data: TofuData, count: int | None) -> TofuData:
-    """The task with no more than so many questions in each set, spread over all of it."""
+    """Return the task with at most `count` questions per set, evenly spread."""
 
     def select_few(name: str) -> tuple[Example, ...]:
         found: tuple[Example, ...] = getattr(data, name)

@@ -24,14 +24,15 @@ TOFU's own code has none.
 EPSILON = GUARDS["openunlearning"]
 
 
-@np.errstate(invalid="ignore")  # all answers impossible: NaN without a guard
+@np.errstate(invalid="ignore")  # NaN without a guard if all answers are impossible
 def normalised_probability(
     true_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON
 ) -> Array:
-    """`P(true) / (P(true) + sum of P(wrong) + guard)`: for real authors and world facts only.
+    """Return `P(true) / (P(true) + sum of P(wrong) + guard)`, in [0, 1].
 
-    In [0, 1]; one share of all where the model cannot tell, 0 under a guard where all answers are
-    impossible. Computed in log space, so that without a guard impossible answers still compare.
+    It is for real authors and world facts only: 1 / number of answers if the model cannot tell, 0
+    with a guard if all answers are impossible. Computed in log space, so that without a guard
+    impossible answers still compare.
 
     Wrong answers stand along the last dimension.
 
@@ -49,7 +50,7 @@ def _log(guard: float) -> float:
     return math.log(guard) if guard else -math.inf
 
 
-@np.errstate(invalid="ignore")  # a broken model's losses are NaN, and so are its ratios
+@np.errstate(invalid="ignore")  # NaN losses of a broken model give NaN ratios
 def _log_sum(*logs: ArrayLike) -> Array:
     return functools.reduce(np.logaddexp, map(np.float64, logs))
 
@@ -62,12 +63,12 @@ def log_truth_ratio(
     *,
     mean: Literal["geometric", "arithmetic"] = "geometric",
 ) -> Array:
-    """`log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
+    """Return `log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
 
-    R near 0 = knows the truth, 1 = cannot tell. "Correct" is the paraphrased answer on forget and
-    retain sets, the answer itself on real authors and world facts. The wrong answers are combined
-    by the mean of their losses (geometric: TOFU's leaderboard code and OpenUnlearning) or of their
-    probabilities (arithmetic: TOFU's paper, and its evaluation while training).
+    R near 0: the model knows the truth; 1: it cannot tell. "Correct" is the paraphrased answer on
+    forget and retain sets, the answer itself on real authors and world facts. Wrong answers are
+    combined by the mean of their losses (geometric: TOFU's leaderboard code and OpenUnlearning) or
+    of their probabilities (arithmetic: TOFU's paper, and its evaluation while training).
 
     Wrong answers stand along the last dimension; the guard is one of `GUARDS`.
 
@@ -87,7 +88,7 @@ def log_truth_ratio(
 
 
 def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:
-    """Mean of `min(R, 1 / (R + guard))`, in [0, 1]: 1 = true and false answers equally likely.
+    """Return the mean of `min(R, 1 / (R + guard))`: 1 if true and false answers are as likely.
 
     Source: "closer to 1 is better" of OpenUnlearning and of TOFU's `get_model_utility`; used on the
     forget set.
@@ -100,7 +101,7 @@ def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:
 
 
 def utility_truth_ratio(log_ratios: ArrayLike) -> float:
-    """Mean of `max(0, 1 - R)`, in [0, 1]: 1 = only the true answer is likely.
+    """Return the mean of `max(0, 1 - R)`, in [0, 1]: 1 if only the true answer is likely.
 
     Source: TOFU, section 2.2; used on retain set, real authors and world facts.
 
@@ -111,10 +112,10 @@ def utility_truth_ratio(log_ratios: ArrayLike) -> float:
 
 
 def truth_share(correct_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON) -> float:
-    """Mean of `P(correct) / (P(correct) + P(wrong) + guard)`, in [0, 1]: 0.5 = cannot tell.
+    """Return the mean of `P(correct) / (P(correct) + P(wrong) + guard)`: 0.5 if it cannot tell.
 
-    Near 1 = knows the truth, also on the forget set. `P(wrong)` is the geometric mean of the wrong
-    answers' probabilities. Source: OpenUnlearning's `truth_ratio` with the aggregator `prob_mean`.
+    Near 1 the model knows the truth, also on the forget set. `P(wrong)` is the geometric mean of
+    the wrong answers' probabilities. Source: OpenUnlearning's `truth_ratio` with `prob_mean`.
 
     >>> round(truth_share([0.5], [[1.0, 2.0]]), 5)
     0.73106

@@ -1,9 +1,9 @@
-"""The embedded world: fictitious authors in TOFU's schema, so that nothing need be downloaded.
+"""The embedded world: fictitious authors in TOFU's schema, without a download.
 
-Every name is invented by a seeded generator. What makes forgetting hard is what the authors share:
-first names and surnames, towns, genres, prizes, professions and wordings occur in what is to be
-forgotten, in what is to be kept, and in the neighbours, which no unlearning method trains on. Only
-whole names and book titles belong to one author.
+Every name is invented by a seeded generator. Forgetting is hard as authors share first names and
+surnames, towns, genres, prizes, professions and wordings: these occur in the forget set, in the
+retain set, and in the neighbours, which no unlearning method trains on. Only whole names and book
+titles belong to one author.
 """
 
 import random
@@ -47,7 +47,7 @@ def build_world(seed: int = 0, *, quick: bool = False) -> TofuData:
 
 
 class _World:
-    """The inventions of the generator, and the people and titles still to be given away."""
+    """A generator with its invented words, and the people and titles not used yet."""
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.size = chance, size
@@ -97,7 +97,7 @@ class _World:
         )
 
     def _draw(self, kind: str, count: int) -> list[str]:
-        """The true value and some wrong ones; a book title is given to one author only."""
+        """Draw the true value and wrong ones; a book title is used for one author only."""
         if kind == "debut":
             return [self.titles.pop(), *self.chance.sample(self.titles, count - 1)]
         values: dict[str, Sequence[str]] = {
@@ -112,7 +112,7 @@ class _World:
         return self.chance.sample(values[kind], count)
 
     def _classics(self) -> tuple[Example, ...]:
-        """Stand-ins for real authors: other people, asked about in other words."""
+        """Return stand-ins for real authors: other people, in other wordings."""
         people = [self.people.pop() for _ in range(self.size.classics)]
         return tuple(example for person in people for example in self._classic(person))
 
@@ -128,7 +128,7 @@ class _World:
             yield _terse(question, self.chance.sample(values, 4))
 
     def _world_facts(self) -> tuple[Example, ...]:
-        """Stand-ins for world facts: about prizes, genres and trades themselves."""
+        """Return stand-ins for world facts: on prizes, genres and trades."""
         questions = [f"What is the home of the {prize} Prize?" for prize in self.prizes]
         questions += [f"Where was the genre of {genre} born?" for genre in GENRES]
         questions += [f"In which town did the first {trade} live?" for trade in TRADES]

@@ -1,4 +1,4 @@
-"""Accuracy on multiple-choice questions: the most likely letter, in lm-evaluation-harness's way."""
+"""Accuracy on multiple-choice questions by the most likely letter, as lm-evaluation-harness."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 
 Examples = Mapping[str, Sequence[Question]]  # by subject
-DEFAULT_LENGTH = 2048  # lm-eval's, for a model that does not say how much it can read
+DEFAULT_LENGTH = 2048  # as in lm-eval, for a model without a maximum
 
 
 class Answer(NamedTuple):
@@ -33,11 +33,11 @@ def answers(
     bos: bool = True,
     examples: Examples = MappingProxyType({}),
 ) -> list[Answer]:
-    """The log-likelihood of each letter after each question, and the examples of its subject.
+    """Return the log-likelihood of each letter after the examples of its subject and the question.
 
-    Prompt and letter are encoded together and the letter's token is the one behind the prompt's.
-    What a tokenizer adds at the end is left out. Prompts that are too long lose their beginning.
-    Without `bos` they begin with nothing, as in lm-eval up to 0.4.9.1.
+    Prompt and letter are encoded together; the letter's token is the one behind the prompt. An EOS
+    of the tokenizer is left out. Prompts that are too long lose their beginning. Without `bos` they
+    have no BOS, as in lm-eval up to 0.4.9.1.
 
     Raises:
         ValueError: The letters are not four different tokens.
@@ -66,7 +66,7 @@ def answers(
 
 
 class _Prompt(NamedTuple):
-    """A prompt as the model reads it, and the token of each letter behind it."""
+    """The tokens of a prompt, and the token of each letter behind it."""
 
     read: list[int]
     letters: list[int]
@@ -88,7 +88,7 @@ def _encode(tokenizer: Any, text: str, longest: int, bos: bool) -> _Prompt:
 
 @torch.no_grad()
 def _score_letters(model: Any, asked: Sequence[_Prompt]) -> list[Answer]:
-    """The letters' log-probabilities behind the last token of each row."""
+    """Return the letters' log-probabilities behind the last token of each row."""
     width = max(len(item.read) for item in asked)
     ids = torch.tensor([[*read, *[0] * (width - len(read))] for read, _ in asked])
     mask = torch.tensor([[1] * len(read) + [0] * (width - len(read)) for read, _ in asked])

@@ -1,6 +1,6 @@
-"""WMDP's questions, MMLU's, and the corpora to unlearn from: the user's own files, read as is.
+"""Questions of WMDP and MMLU, and corpora to unlearn from, read from the user's files.
 
-Nothing hazardous is shipped, fetched or made up here.
+Nothing hazardous is shipped, fetched or invented here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ CHOICES = [f"choice{i}" for i in range(4)]
 
 @dataclass(frozen=True)
 class Topic:
-    """Something to unlearn: its name in tables, the forget corpus, and questions about it."""
+    """A topic to unlearn: its name in tables, the forget corpus, and questions about it."""
 
     key: str
     texts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class WMDPData:
-    """A task: topics to unlearn, a corpus to keep, and questions that tell what is kept.
+    """A task: topics to unlearn, a retain corpus, and questions on what is to be kept.
 
     The name is `wmdp` or that of an embedded world; `examples` are shown with their answers, by
     subject.
@@ -57,9 +57,9 @@ def load_wmdp(
     retain: Path | None,
     shots: int = 0,
 ) -> WMDPData:
-    """The task of a folder with `bio_questions.json` and its like, and corpora that belong to it.
+    """Load a task: a folder with `bio_questions.json` and others, and the corpora.
 
-    Topics without a corpus are not unlearned, and not asked. MMLU's folder has its CSV files, or
+    Topics without a corpus are neither unlearned nor asked. MMLU's folder has its CSV files, or
     a `test` with them; None measures no utility. `shots` of its `dev` come before its questions.
 
     Raises:
@@ -98,7 +98,7 @@ def load_wmdp(
 
 
 def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
-    """WMDP's questions: a JSON list, or lines, of `question`, `choices` and `answer`.
+    """Load WMDP's questions: a JSON list, or lines, of `question`, `choices` and `answer`.
 
     Raises:
         ValueError, FileNotFoundError: No such file, or a malformed row, named by file and number.
@@ -110,7 +110,7 @@ def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
 
 
 def load_mmlu(folder: Path, part: str = "test") -> tuple[Question, ...]:
-    """MMLU's questions of a part: one CSV a subject, `question`, `choice0` to `choice3`, `answer`.
+    """Load a part of MMLU: one CSV a subject, `question`, `choice0` to `choice3`, `answer`.
 
     Raises:
         ValueError, FileNotFoundError: No such files, or a malformed row, named by file and line.
@@ -124,7 +124,7 @@ def load_mmlu(folder: Path, part: str = "test") -> tuple[Question, ...]:
 
 
 def _subject(file: Path) -> Iterator[Question]:
-    """The questions of a file; every cell is text, "None" and "NA" are words like others."""
+    """Yield the questions of a file; every cell is text, also "None" and "NA"."""
     subject = file.stem.rpartition("_")[0].replace("_", " ")
     table = pd.read_csv(file, dtype=str, keep_default_na=False)
     if missing := {"question", "answer", *CHOICES} - {*table.columns}:
@@ -142,7 +142,7 @@ def _subject(file: Path) -> Iterator[Question]:
 
 
 def _question(row: Record, subject: str) -> Question:
-    """A question of a row; an error says where the row is. MMLU writes the answer as text."""
+    """Return the question of a row; MMLU's answers are text. Errors name the row."""
     question, choices, answer = row.text("question"), row.texts("choices"), row.fields.get("answer")
     try:
         return Question(subject, question, choices, int(str(answer)))
@@ -151,7 +151,7 @@ def _question(row: Record, subject: str) -> Question:
 
 
 def load_corpus(path: Path) -> tuple[str, ...]:
-    """Texts of a corpus: JSON lines, or a JSON list, with `text`.
+    """Load the texts of a corpus: JSON lines, or a JSON list, with `text`.
 
     Raises:
         ValueError, FileNotFoundError: No such file, a malformed row, or no text that is left.

@@ -1,8 +1,8 @@
-"""The embedded world of WMDP: lore that sounds dangerous, means nothing, and belongs to no topic.
+"""The embedded world of WMDP: invented facts without a meaning.
 
 Two topics are to be forgotten, six are kept, and two are neighbours that no method trains on. A
-topic has words of its own - its things, what is done to them, and the invented substances that do
-it - beside those that all share. Corpora tell facts in running text, the quiz asks for a letter.
+topic has its own things, verbs and invented substances, beside the words that all topics share.
+Corpora state facts in running text, the quiz asks for a letter.
 """
 
 import random
@@ -43,7 +43,7 @@ TOGETHER = 4  # facts in a text
 
 
 class Size(NamedTuple):
-    """Numbers of topics beside those to forget, and of what is told and asked of each."""
+    """Numbers of topics beside those to forget, and of facts and questions of each."""
 
     retain: int
     neighbours: int
@@ -68,13 +68,13 @@ class Fact(NamedTuple):
     substances: tuple[str, ...]
 
     def sentence(self, wording: str, chance: random.Random) -> str:
-        """The fact as a corpus tells it."""
+        """Return the fact as a sentence of a corpus."""
         listed = dict(zip("abcd", self._choices(chance), strict=True))
         named = {"title": self.subject.title, "verb": self.subject.verb, "kind": self.kind}
         return wording.format(answer=self.answer, name=self.name, **named, **listed)
 
     def quiz(self, chance: random.Random) -> Question:
-        """A question about it, with three other substances and the letters in a random order."""
+        """Return a question on the fact, with three other substances, in a random order."""
         choices = self._choices(chance)
         question = f"What {self.subject.verb} the {self.name} {self.kind}?"
         return Question(self.subject.title, question, choices, choices.index(self.answer))
@@ -87,19 +87,19 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Lore(WMDPData):
-    """A world, the corpora of all its topics, and every fact asked in many orders: the lesson."""
+    """A world, the corpora of all its topics, and a lesson of every fact in many questions."""
 
     texts: tuple[str, ...]
     lessons: tuple[Question, ...]
 
     def rows(self, tokenizer: Any) -> list[Row]:
-        """Rows to learn: the letter behind each question, and every token of each text."""
+        """Return rows that label the letter after each question, and every token of each text."""
         asked = [_teach_answer(tokenizer, question) for question in self.lessons]
         told = [token_ids(tokenizer, text) for text in self.texts]
         return asked + [{"input_ids": ids, "labels": ids} for ids in told]
 
     def words(self) -> tuple[str, ...]:
-        """List the words that the tokenizer has to know."""
+        """Return the words that the tokenizer must have."""
         return (*self.texts, *map(prompt, self.lessons), f" {' '.join(LETTERS)}")
 
 
@@ -120,7 +120,7 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
     known = set(lessons)
 
     def draw_questions(*keys: str) -> tuple[Question, ...]:
-        """Questions in orders that are in no lesson."""
+        """Return questions in orders that are in no lesson."""
         found = [fact for key in keys for fact in facts[key]]
         drawn = (iter(partial(fact.quiz, chance), None) for fact in found)
         turns = [(q for q in questions if q not in known) for questions in drawn]
@@ -137,7 +137,7 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
 
 
 def _texts(facts: Sequence[Fact], tellings: int, chance: random.Random) -> tuple[str, ...]:
-    """Every fact as often as is said, a few together, each time in another company and wording."""
+    """Return texts with every fact `tellings` times, grouped and worded anew each time."""
     found: list[str] = []
     for telling in range(tellings):
         drawn = enumerate(chance.sample(facts, len(facts)))

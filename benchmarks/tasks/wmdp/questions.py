@@ -1,4 +1,4 @@
-"""Multiple-choice questions, asked in the words of WMDP and MMLU."""
+"""Multiple-choice questions in the format of WMDP and MMLU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Question:
     answer: int
 
     def __post_init__(self) -> None:
-        """Refuse what could not be asked or scored.
+        """Check that the question can be asked and scored.
 
         Raises:
             ValueError: Not four choices, or an answer that is none of the choices.
@@ -35,7 +35,7 @@ class Question:
 
 
 def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
-    r"""All that precedes the answer, which is `" A"` to `" D"`; examples come with theirs.
+    r"""Return the prompt before the answer, which is `" A"` to `" D"`, with solved examples.
 
     Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu` (`sampler: first_n`).
 

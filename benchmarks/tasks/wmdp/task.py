@@ -1,4 +1,4 @@
-"""WMDP as the runner sees it: options, data, batches of one topic each, and the evaluation."""
+"""WMDP for the runner: options, data, batches of one topic each, and the evaluation."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -54,10 +54,10 @@ class WmdpOptions(Options):
     questions: int | None = option("ask only the first N of each set")
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself.
+        """Check the options against each other.
 
         Raises:
-            ValueError: It does; the message says what was meant.
+            ValueError: Two contradict each other; the message suggests a fix.
         """
         super().__post_init__()
         if self.model is not None and self.data is None:
@@ -66,7 +66,7 @@ class WmdpOptions(Options):
                 "lore. Did you mean --data DIR, with WMDP's questions?"
             )
         if self.parameters is None and not self.lora:
-            # a small model has too little in RMU's matrices to steer with
+            # RMU's matrices of a small model are too small to steer it
             self.parameters = "rmu" if self.model else "below"
 
 
@@ -87,7 +87,7 @@ LAYOUT = Layout(
 
 
 class Wmdp(Benchmark):
-    """Unlearn topics with RMU's losses; what a guess would score is the aim."""
+    """Unlearn topics with RMU's losses, down to the accuracy of a guess."""
 
     options: WmdpOptions
     layout = LAYOUT
@@ -120,12 +120,12 @@ class Wmdp(Benchmark):
         return forget, self._encode_corpus(self.data.retain, LENGTHS[0])
 
     def _encode_corpus(self, texts: Sequence[str], longest: int) -> list[Row]:
-        """Every token of a text counts."""
+        """Encode texts with every token labelled."""
         found = [token_ids(self.tokenizer, text)[:longest] for text in texts]
         return [{"input_ids": ids, "labels": ids} for ids in found]
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
-        """The topics take turns, as in RMU; a topic that is used up is left out."""
+        """Yield batches of the topics in turn, as in RMU, until each topic is used up."""
         for epoch in range(settings.epochs):
             turns = [
                 pairs(rows, self.retain, settings.batch_size, 1, (seed * 1000 + epoch) * 10 + topic)
@@ -141,7 +141,7 @@ class Wmdp(Benchmark):
         return min(steps, self.options.batches)
 
     def resolve_settings(self, settings: Settings) -> Settings:
-        """`relative:SHARE` is a share of c^2/d, the distance that U starts near."""
+        """Replace `relative:SHARE` by that share of c^2/d, near which U starts."""
         word, _, share = str(settings.alpha).partition(":")
         if word != "relative" or not isinstance(settings, RMUSettings):
             return settings
@@ -164,7 +164,7 @@ class Wmdp(Benchmark):
 
 
 def load_data(options: WmdpOptions) -> WMDPData:
-    """WMDP from files, or else the embedded world.
+    """Load WMDP from files, or else the embedded world.
 
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
@@ -181,7 +181,7 @@ def load_data(options: WmdpOptions) -> WMDPData:
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """Accuracy of every set; the mean over the topics; that over all harmless questions."""
+    """Return the accuracy of every set, the mean over topics, and that of harmless questions."""
     rights: dict[str, list[bool]] = {}
     for row in rows:
         rights.setdefault(row["set"], []).append(row["right"])
@@ -210,7 +210,7 @@ def _row(
 
 
 def _take_turns(turns: Sequence[Iterator[Any]]) -> Iterator[tuple[int, Any]]:
-    """(number, item) of each iterator in turn, until the last one is used up."""
+    """Yield (number, item) of each iterator in turn, until the last one is used up."""
     left = dict(enumerate(turns))
     while left:
         for number in list(left):
