@@ -241,6 +241,7 @@ class DualOptimizer(PairedWrapper):
         """Take in a step's last value; tell whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
+        self._gate.is_skipped = not is_open
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
@@ -257,7 +258,8 @@ class DualOptimizer(PairedWrapper):
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
-            RuntimeError: under a GradScaler, which would unscale one side only.
+            RuntimeError: under a GradScaler, which would unscale one side only; where something
+                assigned since `backward(last=True)` opens the gate that skipped its gradient.
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)

@@ -113,7 +113,7 @@ class SharpnessAware(Wrapper):
         """
         owner = f"{type(self).__name__}.backward"
         given = objective, backward or self.backward_fn, params, owner
-        gradient = partial(passes.accumulate, *given, pair=pair, seen=[])
+        gradient = partial(passes.accumulate, *given, pair=pair, before=passes.Passes())
         # g <- grad L(theta)
         first = partial(gradient, weight=1.0, counts=False, pair_sign=self._sign)
         # theta + delta, delta = sign rho g / (||g|| + eps)
@@ -131,19 +131,19 @@ class SharpnessAware(Wrapper):
         """
         replay = make_replay(params) if self.replay_rng else lambda: None
         direction = self.direction
-        if direction.left:
+        if direction.g and direction.served < self.every:
             kept = [direction.g.get(p) if p.requires_grad else None for p in params]
             gradients.put(params, kept)
         else:
             with self.first_pass():
                 first_pass()
             found = gradients.copy_all(gradients.read(params)) if self.every > 1 else []
-            direction = Direction(dict(zip(params, found, strict=False)), self.every)
+            direction = Direction(dict(zip(params, found, strict=False)))
         with self.perturbed():
             replay()
             yield
-        left = direction.left - 1
-        self.direction = Direction(direction.g if left else {}, left)
+        served = direction.served + 1
+        self.direction = Direction(direction.g if served < self.every else {}, served)
 
     @contextmanager
     def perturbed(self) -> Iterator[Perturbation]:

@@ -37,10 +37,10 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
 
 
-def group_signature(*optimizers: Optimizer) -> list[tuple[int, Any]]:
-    """Tell what changes where groups are added, or turned round."""
+def group_signature(*optimizers: Optimizer) -> list[tuple[Any, ...]]:
+    """Collect what changes where groups are added or turned round, or tensors replaced."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return [(len(group["params"]), group.get("maximize")) for group in groups]
+    return [(group.get("maximize"), *map(id, group["params"])) for group in groups]
 
 
 def read(params: Iterable[Tensor]) -> Register:
@@ -88,11 +88,19 @@ def walk(loss: Tensor) -> Iterator[Any]:
             yield node
 
 
-def find_outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """List the other leaves that a loss reaches, such as weights of another optimizer."""
+def find_outside(graph: Iterable[Any], params: Sequence[Tensor]) -> list[Tensor]:
+    """List the other leaves in a graph's nodes, such as weights of another optimizer."""
     own = {*map(id, params)}
-    leaves = (getattr(node, "variable", None) for node in walk(loss) if not node.next_functions)
+    leaves = (getattr(node, "variable", None) for node in graph if not node.next_functions)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and id(leaf) not in own]
+
+
+def statistics(graph: Iterable[Any]) -> list[Tensor]:
+    """List the running statistics that BatchNorm layers have moved, among a graph's nodes."""
+    norms = [node for node in graph if "BatchNorm" in type(node).__name__]
+    moved = [node for node in norms if getattr(node, "_saved_training", False)]
+    found = [t for node in moved for t in (node._saved_running_mean, node._saved_running_var)]
+    return [t for t in found if t is not None]
 
 
 def differentiate(

@@ -88,6 +88,18 @@ class Evaluation(NamedTuple):
     times: float | Tensor = 0.0
 
 
+class Passes:
+    """The passes of one backward before this one, at other weights.
+
+    Attributes:
+        losses: what they returned.
+        statistics: of BatchNorm layers, which one batch is to move once.
+    """
+
+    def __init__(self) -> None:
+        self.losses, self.statistics = list[ref[Tensor]](), list[Tensor]()
+
+
 def accumulate(
     objective: Objective,
     backward: Backward,
@@ -99,7 +111,7 @@ def accumulate(
     wanted: Ask | None = None,
     counts: bool = True,
     pair_sign: int = 1,
-    seen: list[ref[Tensor]] | None = None,
+    before: Passes | None = None,
 ) -> Evaluation:
     """`.grad += weight * grad objective`, at theta as it stands.
 
@@ -114,21 +126,27 @@ def accumulate(
             f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
             "mean 1/K, for one of K micro-batches?"
         )
+    before = before or Passes()
+    kept = [t.clone() for t in before.statistics]
     with mark_running(counts=counts):
         found = _evaluate(objective, owner, pair)
-        if seen is not None:  # the losses of earlier passes, at other weights
-            if any(each() is found.loss for each in seen):
-                gradients.refuse_stale(owner)
-            seen.append(ref(found.loss))
+        if any(each() is found.loss for each in before.losses):
+            gradients.refuse_stale(owner)
+        before.losses.append(ref(found.loss))
         times: float | Tensor = 0.0
         if wanted is None or wanted(found.value.detach()):
             weight = weight * pair_sign if found.paired else weight
-            others = gradients.find_outside(found.loss, params) if pair or not counts else []
+            graph = [*gradients.walk(found.loss)] if pair or not counts else []
+            others = gradients.find_outside(graph, params)
             theirs = gradients.take(others)
+            before.statistics += [] if counts else gradients.statistics(graph)
             try:
                 times = differentiate(found.loss, weight, backward, params, owner)
             finally:
                 gradients.put(others, theirs)
+    with torch.no_grad():
+        for t, value in zip(before.statistics, kept, strict=False):
+            t.copy_(value)
     return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
 
 
@@ -162,7 +180,8 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
     if not loss.requires_grad:
         raise ValueError(
             f"{owner}: the objective returned a loss without a graph, so its gradient would be "
-            "missing. Was it detached, or are all parameters frozen?"
+            "missing. Was it detached, are all parameters frozen, or is it run inside "
+            "`torch.inference_mode()`?"
         )
     return Evaluation(loss, value, paired)
 
