@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
-from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
+from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm._sides import PairedWrapper, check_constraint
 from torch_alm.constraint import ALMConstraint
@@ -208,12 +207,11 @@ class DualOptimizer(PairedWrapper):
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
             given = objective, weight, self.backward_fn, params, so_far
-            accumulate = partial(side._accumulate, *given)
+            found = side._accumulate(*given, pair=pair, wanted=wanted)
         else:
-            gradients.put(params, gradients.copy_all(so_far))
-            given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
-            accumulate = partial(passes.accumulate, *given, weight=weight)
-        found = accumulate(pair=pair, wanted=wanted)
+            given = objective, weight, self.backward_fn or Tensor.backward, params
+            passes = Passes(*given, "DualOptimizer.backward", pair=pair)
+            found = passes.accumulate(so_far, wanted)
         return gradients.take(params), found
 
     def _measure(

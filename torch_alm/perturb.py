@@ -206,7 +206,8 @@ class Excursion(AbstractContextManager[Perturbation]):
             return moves
         for move in moves:
             p, g, rho = move
-            if p.numel() > SMALL or p.dtype != g.dtype or p.dtype in DROPPED or is_sharded(p):
+            is_usual = type(p) in gradients.PLAIN and p.dtype == g.dtype and p.dtype not in DROPPED
+            if p.numel() > SMALL or not is_usual:
                 rest.append(move)
             else:
                 small.setdefault(rho, []).append(move)
@@ -267,6 +268,8 @@ def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
 
 def _direction(p: Tensor, g: Tensor) -> Tensor:
     """Return the gradient, dense and distributed as its parameter is."""
+    if type(g) is Tensor and g.layout is torch.strided:
+        return g
     if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
         return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
     return g.to_dense() if g.is_sparse else g
