@@ -4,6 +4,7 @@ An objective under SAM runs twice: in a first pass that only finds delta, and in
 that counts. Side effects (measurements, dropout) need to know.
 """
 
+import ctypes
 import functools
 import math
 import random
@@ -27,6 +28,7 @@ T = TypeVar("T")
 Objective: TypeAlias = Callable[[], Any]
 Ask: TypeAlias = Callable[[Tensor], bool]
 
+_states: dict[str, tuple[Any, dict[str, Any]]] = {}  # a generator's counter, and its state there
 _passes: dict[int, bool] = {}  # by thread, whether the pass that it runs counts
 
 
@@ -198,6 +200,34 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
     return Evaluation(loss, value.detach(), paired)
 
 
+def _replay_numpy(numpy: Any) -> Callable[[], object]:  # noqa: ANN401  # its `random`
+    """Return what sets NumPy's generator back, where its own counter has moved by then.
+
+    Its state takes longer to copy than ten layers to run, so a copy serves until the counter moves.
+    """
+    mark, (known, state) = _mark_numpy(numpy), _states.get("numpy", (None, {}))
+    if mark is None or mark != known or state["has_gauss"]:  # half a pair of draws moves nothing
+        state = numpy.get_state(legacy=False)
+        if "key" in state["state"]:  # of the usual generator: a list is set twenty times faster
+            state["state"]["key"] = state["state"]["key"].tolist()
+        _states["numpy"] = mark, state
+
+    def restore() -> None:
+        if mark is None or state["has_gauss"] or _mark_numpy(numpy) != mark:
+            numpy.set_state(state)
+
+    return restore
+
+
+def _mark_numpy(numpy: Any) -> tuple[Any, ...] | None:  # noqa: ANN401
+    """Return the counter of NumPy's usual generator, and one of the words that it counts."""
+    generator = numpy.mtrand._rand._bit_generator
+    if type(generator).__name__ != "MT19937":
+        return None
+    words = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
+    return generator, words[624], words[0]
+
+
 def make_replay(tensors: list[Tensor]) -> Callable[[], object]:
     """Return a function after which a pass draws the same random numbers as one that begins now.
 
@@ -209,13 +239,10 @@ def make_replay(tensors: list[Tensor]) -> Callable[[], object]:
         partial(random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        state = numpy.get_state(legacy=False)
-        if "key" in state["state"]:  # of the usual generator: a list is set twenty times faster
-            state["state"]["key"] = state["state"]["key"].tolist()
-        calls.append(partial(numpy.set_state, state))
+        calls.append(_replay_numpy(numpy))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
+    others = {t.device: t for t in tensors if not (t.is_cpu or t.is_cuda or t.is_meta)}
     if others:
         devices, states = get_device_states(*others.values())
         kind = next(iter(others)).type
