@@ -36,9 +36,9 @@ import torch
 from torch import Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.gradient_reader import Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.state import Stateful
+from torch_alm._optim.steps import Response
 
 KAPPA, FLOOR, ETA = 0.3, 1e-3, 0.3
 EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
