@@ -226,7 +226,7 @@ def test_a_mu_that_is_found_sees_what_clipping_leaves_of_both_sides() -> None:
         optimizer.step()
         optimizer.zero_grad()
         sums.append(x.detach().sum().item())
-    assert sums[-1] == pytest.approx(9.0, rel=0.01) and max(sums) < 10.2
+    assert sums[-1] == pytest.approx(9.0, rel=0.01) and max(sums) < 10.5
     assert constraint.multiplier == pytest.approx(1.0, rel=0.05)
 
 

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm._optim.gradients import find_outside, is_sharded, parameters, walk
-from torch_alm._optim.steps import Gradient, Response, refuse, response
+from torch_alm._optim.steps import Gradient, Response, inner, refuse, response
 
 
 class GradientReader:
@@ -79,6 +79,8 @@ class GradientReader:
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
+        if inner(rest, rest) <= max(torch.finfo(x.dtype).eps for x in g.values()) * inner(g, g):
+            rest = {}  # rounding of the difference, and no price
         gain, balance, is_plain = response(optimizer, a, rest, g)
         self.found = kept * gain, balance / kept, is_plain
         self._check_arrived(optimizer)

@@ -87,17 +87,28 @@ def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> 
     base = find_stateful(optimizer)
     if not isinstance(base, KNOWN):
         refuse(f"found {type(base).__name__}, and knows not what its steps divide by")
+    pairs = [(group, p) for group in base.param_groups for p in group["params"] if p in g]
     norm, gain, is_plain = _norm(a.values()), 0.0, True
-    balance = _norm(rest.values()) / norm if norm else 0.0
-    for group in base.param_groups:
-        for p in (p for p in group["params"] if p in a):
-            x = _flat(a[p])
-            rate, root = preconditioner(group, base.state.get(p, {}), _flat(g[p]))
-            least = torch.maximum(abs(_flat(rest[p])) if p in rest else 0 * x, balance * abs(x))
-            by = 1.0 if root is None else root + least + TINY
+    pulls = (_pull(base, group, p, rest, g) for group, p in pairs)
+    balance = _norm(pull for pull, *_ in pulls) / norm if norm else 0.0
+    for group, p in pairs:
+        if p in a:
+            x, (pull, rate, root) = _flat(a[p]), _pull(base, group, p, rest, g)
+            by = 1.0 if root is None else root + torch.maximum(abs(pull), balance * abs(x)) + TINY
             is_plain = is_plain and root is None
             gain += rate * float((x * x / by).sum())
     return gain, balance, is_plain
+
+
+def _pull(
+    optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, rest: Gradient, g: Gradient
+) -> tuple[Tensor, float, Tensor | None]:
+    """Return what else pulls at a parameter, its L2 with it, and its preconditioner."""
+    rate, root = preconditioner(group, optimizer.state.get(p, {}), _flat(g[p]))
+    pull = _flat(rest[p]) if p in rest else torch.zeros_like(_flat(p))
+    if not (isinstance(optimizer, AdamW) or group.get("decoupled_weight_decay")):
+        pull = pull + group.get("weight_decay", 0.0) * _flat(p)
+    return pull, rate, root
 
 
 def preconditioner(
