@@ -130,7 +130,6 @@ class PairedWrapper(Wrapper):
     _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
     _has_moved = False  # whether narrow weights were seen to hold a multiplied step
-    _retain_times: float | Tensor = 0.0  # how many times grad L_r is in `.grad`
     _listed: Sequence[Tensor] = ()  # the parameters of the retain side when they were checked
 
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
@@ -215,7 +214,6 @@ class PairedWrapper(Wrapper):
         factors = [(max_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
         for register, factor in zip(sides, factors, strict=True):
             gradients.scale_(register, factor)
-        self._retain_times = self._retain_times * factors[0]
         self._times = self._times * factors[1]
         return norms
 
@@ -278,11 +276,10 @@ class PairedWrapper(Wrapper):
             )
         # A pair's loss stands for the violation, which falls where F rises.
         falls = -self._forget_sign if constraint.sense == ">=" else self._forget_sign
-        share = falls / (float(self._times) or 1.0)
-        gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
-        scale = float(self._retain_times) or 1.0
-        rest = {p: p.grad / scale for p in params if p.grad is not None}
-        constraint._calibrate(self.forget, gradient, rest)
+        times = float(self._times) or 1.0
+        gradient = {p: g * falls / times for p, g in zip(params, g_f, strict=True) if g is not None}
+        rest = {p: p.grad for p in params if p.grad is not None}
+        constraint._calibrate(self.forget, gradient, rest, times)
 
     def _awaits_step(self) -> bool:
         return self._forget_register is not None

@@ -15,12 +15,13 @@ from torch.optim import Optimizer
 
 from torch_alm._constraint import faults, numbers, observations, settings
 from torch_alm._constraint.attachment import Attachment, step_counter
-from torch_alm._constraint.gradient_reader import Gradient, GradientReader, refuse_values, response
+from torch_alm._constraint.gradient_reader import GradientReader, refuse_values
 from torch_alm._constraint.numbers import Mask, Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation
 from torch_alm._constraint.settings import Filter, Policy, Reading, Rule, Sense
 from torch_alm._constraint.state import STEPS, UPDATES, Stall, State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
+from torch_alm._optim.steps import Gradient, response
 from torch_alm.auto import Auto
 
 LOUD = 16  # so many skipped measurements are each said aloud
@@ -649,16 +650,19 @@ class ALMConstraint:
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass()
 
-    def _calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
+    def _calibrate(
+        self, optimizer: Optimizer, gradient: Gradient, rest: Gradient, times: float
+    ) -> None:
         """Find mu from the response of the optimizer that will apply the weight to this gradient.
 
-        The rest is what else is in the step.
+        The rest is what else is in the step; of the gradient it holds so many times the weight.
         """
         if self._state.auto is not None and self._observed:
-            weight = float(self._weigh_next(self._mean())[0].weight)
+            weight = times * float(self._weigh_next(self._mean())[0].weight)
             a = {p: self._violation(x, 0.0) for p, x in gradient.items()}
             stepped = {p: weight * x for p, x in a.items()}
-            self._loop.found = response(optimizer, a, rest, stepped)
+            gain, balance, is_plain = response(optimizer, a, rest, stepped)
+            self._loop.found = times * gain, balance / times, is_plain
 
     def __getstate__(self) -> dict[str, Any]:
         """Let a copy begin without an optimizer that steps it."""

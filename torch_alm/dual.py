@@ -155,7 +155,6 @@ class DualOptimizer(PairedWrapper):
             if self._gate.measures:
                 g_f, forgotten = self._measure(params, g_f, forget, weight, last=last)
         gradients.put(params, g_r)
-        self._retain_times = self._retain_times + retained.times
         self._forget_register = dict(zip(params, g_f, strict=True))
         self._gate.is_decided = last
         return Losses(retained.loss, forgotten)
@@ -164,7 +163,7 @@ class DualOptimizer(PairedWrapper):
         """Begin a step, or go on with it: all of its micro-batches measure, or none."""
         if self._forget_register is None:
             self._gate.begin(self.constraint, self.probe_every)
-            self._times = self._retain_times = 0.0
+            self._times = 0.0
         if self._gate.is_decided:
             raise RuntimeError(
                 "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
