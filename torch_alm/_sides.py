@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._constraint import numbers
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
 from torch_alm._optim.rounding import DROPPED
@@ -50,7 +51,7 @@ class Gate:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = self.is_skipped = False
-        self.has_mu = constraint is None or float(constraint._state.mu) > 0
+        self.has_mu = constraint is None or float(constraint.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
@@ -376,18 +377,19 @@ def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
             "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
             "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
         )
-    if constraint is not None and constraint._shape.numel() > 1:
+    size = 1 if constraint is None else numbers.shape(constraint.multiplier).numel()
+    if size > 1:
         raise ValueError(
-            f"DualOptimizer: the constraint has {constraint._shape.numel()} multipliers, and one "
-            "weighs the forget gradient. Did you mean one number for alpha? (A vector acts in the "
-            "loss: `retain=lambda: loss() + constraint(...)`.)"
+            f"DualOptimizer: the constraint has {size} multipliers, and one weighs the forget "
+            "gradient. Did you mean one number for alpha? (A vector acts in the loss: "
+            "`retain=lambda: loss() + constraint(...)`.)"
         )
-    if constraint is not None and constraint._state.auto is not None and scale == "step":
+    if constraint is not None and scale == "step" and "auto" in constraint.state_dict():
         raise ValueError(
             'DualOptimizer: mu="auto" finds what a gradient is multiplied by, and scale="step" '
             "multiplies a finished step. Did you mean a number, such as mu=0.1?"
         )
-    sense = ">=" if constraint is None else constraint._sense
+    sense = ">=" if constraint is None else constraint.sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]
     if isinstance(forget, SharpnessAware) and forget._sign != fitting:
         side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}

@@ -178,11 +178,11 @@ class DualOptimizer(PairedWrapper):
         """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
         directions = [side.direction for side in self._sharp]
-        observed = 0 if constraint is None else len(constraint._observed)
+        observed = 0 if constraint is None else constraint.observed
         try:
             yield g_r
             expected = observed + self._gate.measures
-            if constraint is not None and len(constraint._observed) > expected:
+            if constraint is not None and constraint.observed > expected:
                 self._refuse_observed()
         except BaseException:
             gradients.put(params, g_r)
@@ -222,7 +222,7 @@ class DualOptimizer(PairedWrapper):
             wanted = partial(self._decide_gate, constraint, weight)
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
-        is_descended = seen.paired or (constraint is not None and constraint._sense == "<=")
+        is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
         self._keep_sign(+1 if is_descended else -1)
         self._times = self._times + seen.times
         if constraint is not None and wanted is None:
@@ -260,7 +260,7 @@ class DualOptimizer(PairedWrapper):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        before = self.constraint._state.multiplier if self.constraint else 0.0
+        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
