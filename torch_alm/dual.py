@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._dual import checks
+from torch_alm._dual.states import PairedWrapper
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
-from torch_alm._sides import PairedWrapper, check_constraint
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
@@ -115,7 +116,7 @@ class DualOptimizer(PairedWrapper):
             raise ValueError(
                 f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
             )
-        check_constraint(constraint, self.forget, scale)
+        checks.check_constraint(constraint, self.forget, scale)
         self.constraint: ALMConstraint | None = constraint
         self.scale = scale
         self.backward_fn = backward
@@ -143,7 +144,9 @@ class DualOptimizer(PairedWrapper):
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
-        check_constraint(self.constraint, self.forget, self.scale)  # which may be set at any time
+        checks.check_constraint(
+            self.constraint, self.forget, self.scale
+        )  # which may be set at any time
         if gradients.group_signature(self.retain, self.forget) != self._checked:
             self._check()
         self._begin()
@@ -183,7 +186,7 @@ class DualOptimizer(PairedWrapper):
             yield g_r
             expected = observed + self._gate.measures
             if constraint is not None and constraint.observed > expected:
-                self._refuse_observed()
+                checks.refuse_observed()
         except BaseException:
             gradients.put(params, g_r)
             for side, direction in zip(self._sharp, directions, strict=True):
@@ -223,7 +226,10 @@ class DualOptimizer(PairedWrapper):
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
         is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
-        self._keep_sign(+1 if is_descended else -1)
+        sign = +1 if is_descended else -1
+        if self._forget_register is not None and sign != self._forget_sign:
+            checks.refuse_signs()
+        self._forget_sign = sign
         self._times = self._times + seen.times
         if constraint is not None and wanted is None:
             constraint.observe(seen.value, weight=weight)
@@ -259,7 +265,7 @@ class DualOptimizer(PairedWrapper):
                 assigned since `backward(last=True)` opens the gate that skipped its gradient.
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
-            self._refuse(closure)
+            checks.refuse_step(self, closure)
         before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
@@ -269,7 +275,8 @@ class DualOptimizer(PairedWrapper):
         if not is_finite:
             if self.constraint:
                 self.constraint.multiplier = before
-            self._warn_skipped()
+            self.skipped += 1
+            checks.warn_skipped(self.skipped)
 
     def _update(self) -> tuple[float, Register]:
         """lambda <- lambda+ = [lambda + mu c]_+, beside the forget gradient it is for."""
@@ -277,7 +284,9 @@ class DualOptimizer(PairedWrapper):
         g_f = [(register or {}).get(p) for p in parameters(self.retain)]
         constraint, weight = self.constraint if self._gate.measures else None, 0.0
         if register is None:
-            self._warn_no_backward()
+            if not self._has_warned:
+                self._has_warned = True
+                checks.warn_no_backward(self.retain)
         else:
             if constraint is not None and constraint._wants_gradient:
                 self._calibrate(constraint, g_f)
@@ -313,7 +322,7 @@ class DualOptimizer(PairedWrapper):
         for t, origin in zip(moved, start, strict=True):
             torch.lerp(origin, t, times, out=t)
         if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
-            self._watch_swallowed(moved, start)
+            self._has_moved = self._has_moved or checks.watch_swallowed(moved, start)
             return True
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)

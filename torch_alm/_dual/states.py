@@ -1,19 +1,18 @@
-"""The gate between the two sides of a `DualOptimizer`, and both sides as one optimizer."""
+"""Both sides of a `DualOptimizer` as one optimizer: groups, states and checkpoints."""
 
 # pyright: reportPrivateUsage=false
 
-import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Literal, NamedTuple, NoReturn, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import numbers
+from torch_alm._dual.checks import check_sides
+from torch_alm._dual.gate import Gate
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
-from torch_alm._optim.rounding import DROPPED
 from torch_alm._optim.wrapper import (
     Wrapper,
     check_base,
@@ -21,72 +20,10 @@ from torch_alm._optim.wrapper import (
     check_descends,
     check_groups,
     check_sizes,
-    find_stateful,
 )
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
-
-
-class Gate:
-    """lambda+ of one step, decided once; and whether a released constraint is worth measuring.
-
-    Attributes:
-        idle: steps since the released constraint was measured; `None` while it is not released.
-        known: what that measurement is about.
-        measures: whether the step that was begun measures, in all of its micro-batches.
-        is_decided: whether its latest backward was said to be the last.
-        is_skipped: whether that left its gradient out, for lambda+ was 0.
-        has_mu: whether there was a mu when it began; "auto" has none before the first gradient.
-    """
-
-    def __init__(self) -> None:
-        self.idle: int | None = None
-        self.known: list[Any] = []
-        self.measures, self.is_decided, self.is_skipped, self.has_mu = True, False, False, True
-
-    def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
-        """Begin a step; a pause ends if what was measured is not the constraint of now."""
-        if self.idle is not None and signature(constraint) != self.known:
-            self.idle = None
-        self.measures = self.idle is None or self.idle + 1 >= probe_every
-        self.is_decided = self.is_skipped = False
-        self.has_mu = constraint is None or float(constraint.mu) > 0
-
-    def commit(self, constraint: ALMConstraint | None) -> float:
-        """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
-        if not self.measures:
-            self.idle = (self.idle or 0) + 1
-            return 0.0
-        if constraint is None:
-            return 1.0
-        if self.is_skipped and float(constraint.preview()) != 0:
-            constraint.discard()
-            raise RuntimeError(
-                "DualOptimizer.step: lambda+ was 0 in `backward(last=True)`, which skipped the "
-                "forget gradient, and is not 0 any more. Were alpha, mu or lambda assigned in "
-                "between? Assign them before the step; this one can be begun again (`zero_grad()`)."
-            )
-        weight = float(constraint.step())
-        is_released = weight == 0 and float(constraint.multiplier) == 0 and self.has_mu
-        self.idle, self.known = (0, signature(constraint)) if is_released else (None, [])
-        return weight
-
-    def state(self) -> dict[str, Any]:
-        """Collect what a resumed run needs."""
-        return {"idle": self.idle, "known": self.known[1:]}
-
-    def load(self, state: dict[str, Any], constraint: ALMConstraint | None) -> None:
-        """Restore `state()`; a checkpoint without it measures at once."""
-        self.idle, self.known = state.get("idle"), [constraint, *state.get("known", [])]
-
-
-def signature(constraint: ALMConstraint | None) -> list[Any]:
-    """Collect what makes a released constraint another one, or one that is not released."""
-    if constraint is None:
-        return []
-    numbers = map(float, (constraint.alpha, constraint.mu, constraint.multiplier))
-    return [constraint, *numbers, constraint.sense, constraint.steps]
 
 
 class GroupSettings(MutableMapping[str, Any]):
@@ -99,7 +36,7 @@ class GroupSettings(MutableMapping[str, Any]):
         return [] if name == "params" else self._group[name]
 
     def __setitem__(self, name: str, value: object) -> None:
-        if name != "params":  # see `Sides._follow`
+        if name != "params":  # see `PairedWrapper._follow`
             self._group[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -258,15 +195,6 @@ class PairedWrapper(Wrapper):
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
 
-    def _keep_sign(self, sign: int) -> None:
-        if self._forget_register is not None and sign != self._forget_sign:
-            raise ValueError(
-                "DualOptimizer.backward: within one step the forget objective returned a pair "
-                "`(loss, value)` once and a single value once, whose gradients have opposite "
-                "signs. Did you mean the same form for every micro-batch?"
-            )
-        self._forget_sign = sign
-
     def _calibrate(self, constraint: ALMConstraint, g_f: Register) -> None:
         """Show a constraint that finds its mu grad F, and the retain gradient beside it."""
         params = parameters(self.retain)
@@ -289,112 +217,4 @@ class PairedWrapper(Wrapper):
         return (
             f"DualOptimizer(scale={self.scale!r}, constraint={self.constraint!r},\n"
             f"retain={self.retain!r},\nforget={self.forget!r})"
-        )
-
-    def _refuse(self, closure: object) -> None:
-        if closure is not None:
-            raise TypeError(
-                "DualOptimizer.step takes no closure: it could not say which side it "
-                "differentiates. Did you mean `backward(retain=..., forget=...)` and then `step()`?"
-            )
-        del self.grad_scale, self.found_inf
-        raise RuntimeError(
-            "DualOptimizer.step was called by a GradScaler, which unscales the retain gradient "
-            "only; the forget gradient would keep its loss scale. Did you mean bfloat16 autocast, "
-            "which needs no scaler?"
-        )
-
-    def _refuse_observed(self) -> NoReturn:
-        raise ValueError(
-            "DualOptimizer.backward: an objective called the constraint, which the optimizer does: "
-            "lambda+ would act twice, or on its own penalty. Did you mean `forget=lambda: "
-            "measure(model, batch)`?"
-        )
-
-    def _watch_swallowed(self, theta: list[Tensor], start: list[Tensor]) -> None:
-        """Warn, once, if narrow weights hold nothing of a multiplied step; until one moves."""
-        if self._has_moved or not any(t.dtype in DROPPED for t in theta):
-            return
-        if all(map(torch.equal, theta, start)):
-            warnings.warn(
-                'DualOptimizer.step: the weights\' dtype swallows the forget step (scale="step"). '
-                "Did you mean float32 weights under bfloat16 autocast, or a higher rate?",
-                stacklevel=7,
-            )
-        self._has_moved = True
-
-    def _warn_skipped(self) -> None:
-        """Warn after the step, so that a warning that is an error finds it whole."""
-        self.skipped += 1
-        warnings.warn(
-            "DualOptimizer.step: the forget gradient is not finite, or is not once lambda+ "
-            "multiplies it, and would have reached theta; the forget step is skipped "
-            f"({self.skipped} so far). Is the forget loss unbounded, or mu too large?",
-            stacklevel=6,
-        )
-
-    def _warn_no_backward(self) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            "DualOptimizer.step() without a backward since the last step is a plain "
-            f"{type(self.retain).__name__} step; the constraint is left alone. Did you call "
-            "`backward(retain=..., forget=...)` first?",
-            stacklevel=7,
-        )
-        if isinstance(self.retain, Wrapper):
-            self.retain._has_warned = True  # SAM has nothing to add to this
-
-
-def check_sides(retain: Optimizer, forget: Optimizer) -> None:
-    """Raise if they are one optimizer, would move different weights, or the wrong way."""
-    if isinstance(retain, SharpnessAware) and retain._sign < 0:
-        raise ValueError(
-            "DualOptimizer: the retain side is ReverseSAM, which would look where the retain loss "
-            "is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
-        )
-    if find_stateful(retain) is find_stateful(forget):
-        raise ValueError(
-            "DualOptimizer: retain and forget are one optimizer, whose moments would mix both "
-            "gradients. Did you mean a second one over the same parameters?"
-        )
-    first, second = (parameters(side) for side in (retain, forget))
-    if {*first} != {*second}:
-        raise ValueError(
-            f"DualOptimizer: retain has {len(first)} parameters and forget {len(second)}, of "
-            f"which {len({*first} & {*second})} are the same; the two sides would move different "
-            "weights. Did you pass the same parameters to both (a generator is empty the second "
-            "time)?"
-        )
-
-
-def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
-    """Raise if it is none, or not for this scale, or the forget side helps it to be met."""
-    if constraint is not None and not isinstance(constraint, ALMConstraint):
-        raise TypeError(
-            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
-            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
-            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
-        )
-    size = 1 if constraint is None else numbers.shape(constraint.multiplier).numel()
-    if size > 1:
-        raise ValueError(
-            f"DualOptimizer: the constraint has {size} multipliers, and one weighs the forget "
-            "gradient. Did you mean one number for alpha? (A vector acts in the loss: "
-            "`retain=lambda: loss() + constraint(...)`.)"
-        )
-    if constraint is not None and scale == "step" and "auto" in constraint.state_dict():
-        raise ValueError(
-            'DualOptimizer: mu="auto" finds what a gradient is multiplied by, and scale="step" '
-            "multiplies a finished step. Did you mean a number, such as mu=0.1?"
-        )
-    sense = ">=" if constraint is None else constraint.sense
-    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
-    if isinstance(forget, SharpnessAware) and forget._sign != fitting:
-        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
-        raise ValueError(
-            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-            f"{type(forget).__name__}, which would look where the constraint is easiest "
-            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
         )
