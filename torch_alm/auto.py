@@ -36,12 +36,13 @@ import torch
 from torch import Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.gradient_reader import Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.state import Stateful
+from torch_alm._optim.steps import Response
 
 KAPPA, FLOOR, ETA = 0.3, 1e-3, 0.3
 EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
+STUCK, PATIENCE = 0.9, 5.0
 TINY = 1e-150  # its square is a number, too
 
 
@@ -61,16 +62,20 @@ class Auto(Stateful):
         self.gain = self.balance = self.floor = 0.0
         self.square = self.noise = self.mean = self.last = 0.0
         self.latest = self.moved = self.filtered = 0.0
-        self.count = 0.0
+        self.count, self.stuck = 0.0, -PATIENCE
 
     @property
     def mu(self) -> Number:
         """The penalty; 0 until a gradient of the constraint has been seen."""
-        gain = numbers.clamp(self.gain, TINY, math.inf)
         size = numbers.clamp(numbers.root(self.square), TINY, math.inf)
-        wanted = ETA * self.balance / size
-        found = numbers.clamp(wanted, self.floor / gain, self._trust * KAPPA / gain)
+        least = self.floor / numbers.clamp(self.gain, TINY, math.inf)
+        found = numbers.clamp(ETA * self.balance / size, least, self._most)
         return numbers.choose(self.gain == 0, 0.0, found)
+
+    @property
+    def _most(self) -> Number:
+        """K kappa / G."""
+        return self._trust * KAPPA / numbers.clamp(self.gain, TINY, math.inf)
 
     @property
     def _trust(self) -> Number:
@@ -150,13 +155,19 @@ class Auto(Stateful):
         """Count a step that was taken; return what it adds to lambda."""
         self.replace_entries({"count": self.count + 1}, where)
         ends = where & (self.count % EVERY == 0)
-        added = numbers.choose(ends, self._theta() * self.mu * self.mean, 0.0)
-        self.replace_entries({"last": self.mean}, ends)
+        theta, most = self._theta(), self._most
+        mu = numbers.clamp(self.mu * 2.0 ** numbers.clamp(self.stuck, 0.0, 60.0), 0.0 * most, most)
+        added = numbers.choose(ends, theta * mu * self.mean, 0.0)
+        is_stuck = (theta > STUCK) & (self.last * self.mean > 0)
+        stuck = numbers.choose(is_stuck, self.stuck + 1.0, -PATIENCE)
+        self.replace_entries({"last": self.mean, "stuck": stuck}, ends)
         return added
 
     def _theta(self) -> Number:
         """Against wind-up: nothing is stored while c falls as fast as rho makes it fall."""
         side = numbers.choose(self.mean < 0, -1.0, 1.0)
         falls = side * (self.last - self.mean)
-        at_rho = numbers.clamp(EVERY * self.gain * self.balance, TINY, math.inf)
-        return numbers.clamp(1 - falls / at_rho, 0.0, 1.0)
+        at_rho = numbers.choose(
+            self.balance == 0, self.floor * side * self.mean, self.gain * self.balance
+        )
+        return numbers.clamp(1 - falls / numbers.clamp(EVERY * at_rho, TINY, math.inf), 0.0, 1.0)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._dual import checks
+from torch_alm._dual.states import PairedWrapper
 from torch_alm._optim import gradients
-from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
+from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
-from torch_alm._sides import PairedWrapper, check_constraint
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
@@ -116,7 +116,7 @@ class DualOptimizer(PairedWrapper):
             raise ValueError(
                 f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
             )
-        check_constraint(constraint, self.forget, scale)
+        checks.check_constraint(constraint, self.forget, scale)
         self.constraint: ALMConstraint | None = constraint
         self.scale = scale
         self.backward_fn = backward
@@ -144,7 +144,9 @@ class DualOptimizer(PairedWrapper):
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
-        check_constraint(self.constraint, self.forget, self.scale)  # which may be set at any time
+        checks.check_constraint(
+            self.constraint, self.forget, self.scale
+        )  # which may be set at any time
         if gradients.group_signature(self.retain, self.forget) != self._checked:
             self._check()
         self._begin()
@@ -156,7 +158,6 @@ class DualOptimizer(PairedWrapper):
             if self._gate.measures:
                 g_f, forgotten = self._measure(params, g_f, forget, weight, last=last)
         gradients.put(params, g_r)
-        self._retain_times = self._retain_times + retained.times
         self._forget_register = dict(zip(params, g_f, strict=True))
         self._gate.is_decided = last
         return Losses(retained.loss, forgotten)
@@ -165,7 +166,7 @@ class DualOptimizer(PairedWrapper):
         """Begin a step, or go on with it: all of its micro-batches measure, or none."""
         if self._forget_register is None:
             self._gate.begin(self.constraint, self.probe_every)
-            self._times = self._retain_times = 0.0
+            self._times = 0.0
         if self._gate.is_decided:
             raise RuntimeError(
                 "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
@@ -180,12 +181,12 @@ class DualOptimizer(PairedWrapper):
         """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
         directions = [side.direction for side in self._sharp]
-        observed = 0 if constraint is None else len(constraint._observed)
+        observed = 0 if constraint is None else constraint.observed
         try:
             yield g_r
             expected = observed + self._gate.measures
-            if constraint is not None and len(constraint._observed) > expected:
-                self._refuse_observed()
+            if constraint is not None and constraint.observed > expected:
+                checks.refuse_observed()
         except BaseException:
             gradients.put(params, g_r)
             for side, direction in zip(self._sharp, directions, strict=True):
@@ -208,12 +209,11 @@ class DualOptimizer(PairedWrapper):
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
             given = objective, weight, self.backward_fn, params, so_far
-            accumulate = partial(side._accumulate, *given)
+            found = side._accumulate(*given, pair=pair, wanted=wanted)
         else:
-            gradients.put(params, gradients.copy_all(so_far))
-            given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
-            accumulate = partial(passes.accumulate, *given, weight=weight)
-        found = accumulate(pair=pair, wanted=wanted)
+            given = objective, weight, self.backward_fn or Tensor.backward, params
+            passes = Passes(*given, "DualOptimizer.backward", pair=pair)
+            found = passes.accumulate(so_far, wanted)
         return gradients.take(params), found
 
     def _measure(
@@ -225,8 +225,11 @@ class DualOptimizer(PairedWrapper):
             wanted = partial(self._decide_gate, constraint, weight)
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
-        is_descended = seen.paired or (constraint is not None and constraint._sense == "<=")
-        self._keep_sign(+1 if is_descended else -1)
+        is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
+        sign = +1 if is_descended else -1
+        if self._forget_register is not None and sign != self._forget_sign:
+            checks.refuse_signs()
+        self._forget_sign = sign
         self._times = self._times + seen.times
         if constraint is not None and wanted is None:
             constraint.observe(seen.value, weight=weight)
@@ -241,6 +244,7 @@ class DualOptimizer(PairedWrapper):
         """Take in a step's last value; tell whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
+        self._gate.is_skipped = not is_open
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
@@ -257,11 +261,12 @@ class DualOptimizer(PairedWrapper):
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
-            RuntimeError: under a GradScaler, which would unscale one side only.
+            RuntimeError: under a GradScaler, which would unscale one side only; where something
+                assigned since `backward(last=True)` opens the gate that skipped its gradient.
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
-            self._refuse(closure)
-        before = self.constraint._state.multiplier if self.constraint else 0.0
+            checks.refuse_step(self, closure)
+        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
@@ -270,7 +275,8 @@ class DualOptimizer(PairedWrapper):
         if not is_finite:
             if self.constraint:
                 self.constraint.multiplier = before
-            self._warn_skipped()
+            self.skipped += 1
+            checks.warn_skipped(self.skipped)
 
     def _update(self) -> tuple[float, Register]:
         """lambda <- lambda+ = [lambda + mu c]_+, beside the forget gradient it is for."""
@@ -278,7 +284,9 @@ class DualOptimizer(PairedWrapper):
         g_f = [(register or {}).get(p) for p in parameters(self.retain)]
         constraint, weight = self.constraint if self._gate.measures else None, 0.0
         if register is None:
-            self._warn_no_backward()
+            if not self._has_warned:
+                self._has_warned = True
+                checks.warn_no_backward(self.retain)
         else:
             if constraint is not None and constraint._wants_gradient:
                 self._calibrate(constraint, g_f)
@@ -314,7 +322,7 @@ class DualOptimizer(PairedWrapper):
         for t, origin in zip(moved, start, strict=True):
             torch.lerp(origin, t, times, out=t)
         if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
-            self._watch_swallowed(moved, start)
+            self._has_moved = self._has_moved or checks.watch_swallowed(moved, start)
             return True
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)

@@ -6,20 +6,25 @@ which learning rate a step changes the loss by so much, `radius_for` at which ra
 
 import math
 import statistics
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 
-from torch_alm._constraint.gradient_reader import response
+from torch_alm._constraint.attachment import with_hooks
 from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters
 from torch_alm._optim.objective import make_replay
+from torch_alm._optim.steps import Gradient, displacement, inner
+from torch_alm._optim.wrapper import find_stateful
 from torch_alm.perturb import Excursion, Params, radii_of
 
 __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
@@ -27,6 +32,7 @@ __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
 Loss: TypeAlias = Callable[..., Tensor]
 
 PASSES, STEP, CLOSE = 10, 4.0, 0.02  # most measurements of a search, its factor, what is met
+ASKINGS, FLAT = 6, 0.2  # most steps of a copy, the least power of the rate that they may go as
 
 
 class Level(NamedTuple):
@@ -61,7 +67,7 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
         >>> level_of(lambda batch: batch.mean(), batches)
         Level(value=2.0, error=0.5, batches=2)
     """
-    with torch.no_grad():
+    with torch.no_grad(), _restored_buffers():
         measured = [measure(batch) for batch in batches]
     try:
         values = [float(value) for value in measured]
@@ -87,19 +93,19 @@ def rate_for(
     *,
     change: float = 0.1,
 ) -> float:
-    r"""Find the learning rate at which the optimizer's next step changes a loss by `change`.
+    """Find the learning rate at which the optimizer's next step changes a loss by `change`.
 
-    To first order, with the gradient g and what the optimizer divides it by, d:
+    A copy of weights and state takes the step with the gradient of the loss, at the own rates and
+    then at the one that follows, until -g . (theta' - theta) is `change` to a fiftieth. Momentum
+    and weight decay are in it: a fresh AdamW takes a step of signs, lr is about change / |g|_1,
+    and the steps of a fresh SGD with momentum grow to 1 / (1 - momentum) times the first.
 
-        lr = change / sum_i g_i^2 / d_i
-
-    d is that of `mu="auto"`: 1 for SGD, 1 - momentum with momentum, whose steps add up to that, the
-    root of the squares of an adaptive optimizer. A fresh AdamW takes a step of signs, and lr is
-    change / |g|_1. Rows known by heart (a loss near 0) have hardly a gradient, and lr is far too
-    high: give their log-odds as the loss, `-token_nll(model, batch).expm1().log()`.
+    Rows known by heart (a loss near 0) have hardly a gradient, and lr is far too high. Give the
+    log-odds of their tokens as the loss: `measures.log_odds`.
 
     Args:
-        optimizer: fresh or in use; its own rates count by their ratio alone.
+        optimizer: fresh or in use; its own rates count by their ratio alone. Of a `DualOptimizer`
+            the retain side's step is taken, of `SAM` its base's.
         loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
         batches: those to take the mean over; not given, `loss` takes none.
         change: of the loss, in its unit: nats for `token_nll`.
@@ -109,34 +115,74 @@ def rate_for(
 
     Raises:
         ValueError: the loss is not finite or has no gradient at the optimizer's parameters, these
-            are sharded, or nothing is known of how the optimizer divides.
+            are sharded, or no rate has the step that is asked for (relative steps, line search).
 
-    Cost: a forward and a backward pass per batch, a copy of the gradients. Weights, `.grad`,
-    optimizer and random state are as before.
+    Warns:
+        UserWarning: the change is more than the loss itself.
+
+    Cost: a forward and a backward pass per batch, a copy of the gradients; two steps or more of a
+    copy of weights and state. Weights, `.grad`, buffers of modules that train (BatchNorm's
+    statistics), optimizer and random state are as before.
 
     Example:
         >>> from torch_alm.thresholds import rate_for
         >>> theta = torch.tensor([3.0, -4.0], requires_grad=True)
-        >>> rate_for(torch.optim.SGD([theta]), lambda: theta.square().sum() / 2, change=0.5)
+        >>> rate = rate_for(torch.optim.SGD([theta]), lambda: theta.square().sum() / 2, change=0.5)
+        >>> round(rate, 4)
         0.02
     """
     if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
         found = type(optimizer).__name__
         raise TypeError(f"rate_for found {found}. Did you mean an optimizer: `AdamW(params)`?")
+    optimizer = with_hooks(optimizer)
     params = [p for p in parameters(optimizer) if p.requires_grad]
-    _, gradient = _gradient("rate_for", params, loss, batches, change)
-    own = optimizer.param_groups[0].get("lr")
-    try:
-        gain, *_ = response(optimizer, gradient, {}, gradient)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"rate_for cannot tell a step of this optimizer: {error}") from error
-    if not own or not gain > 0:
-        raise ValueError(
-            f"rate_for found lr={own} in the first group and a step that changes the loss by "
-            f"{gain:g}: no multiple of that is {change:g}. Is the rate warmed up from 0? "
-            "Then ask before there is a schedule."
+    start, gradient = _gradient("rate_for", params, loss, batches, change)
+    if abs(start) < change:
+        warnings.warn(
+            f"rate_for: a change of {change:g} is more than the loss has, {start:.2g}. Near 0 it "
+            "has hardly a gradient, and the rate would wreck the model. Did you mean the log-odds "
+            "of these rows, `lambda: log_odds(model, batch)` of torch_alm.measures? (Of log-odds "
+            "that happen to be near 0 the rate is right.)",
+            stacklevel=2,
         )
-    return float(change * float(own) / gain)
+    return _asked(find_stateful(optimizer), gradient, change)
+
+
+def _asked(optimizer: Optimizer, gradient: Gradient, change: float) -> float:
+    """Ask a copy for steps until one changes the loss by `change`; return its rate."""
+    seen, times, power = list[tuple[float, float]](), 1.0, 1.0  # a step goes as a power of its rate
+    while len(seen) < ASKINGS:
+        rate, found = _fall(optimizer, gradient, times)
+        if seen and seen[-1][1] > 0 and found > 0:
+            power = math.log(found / seen[-1][1]) / math.log(rate / seen[-1][0])
+        if abs(found - change) <= CLOSE * change and power > FLAT:
+            return rate * (change / found) ** (1 / power)
+        seen.append((rate, found))
+        if not 0 <= found < math.inf or power < FLAT:
+            break
+        times *= (change / found) ** (1 / power) if found else 1000.0
+    told = ", ".join(f"{found:.3g} at lr={rate:.3g}" for rate, found in seen)
+    raise ValueError(
+        f"rate_for: at no rate that was tried does the next step of {type(optimizer).__name__} "
+        f"change the loss by {change:g}, but by {told}. Is a step not proportional to its rate "
+        "(relative steps, sizes kept from before), does it go against the gradient (momentum), or "
+        "is the rate warmed up from 0? Did you mean a fresh AdamW, or to ask before the schedule?"
+    )
+
+
+def _fall(optimizer: Optimizer, gradient: Gradient, times: float) -> tuple[float, float]:
+    """Return the first group's rate, and by how much a step of a copy changes the loss at it."""
+    try:
+        moved = displacement(optimizer, gradient, times)
+        rate = float(optimizer.param_groups[0]["lr"]) * times
+    except Exception as error:
+        raise ValueError(
+            f"rate_for: a copy of {type(optimizer).__name__} takes no step with a gradient: "
+            f"{error}. Does it need a closure (LBFGS), sparse gradients, or a rate (Adafactor: "
+            "`relative_step=False`)? Did you mean a fresh AdamW?"
+        ) from error
+    climbs = optimizer.param_groups[0].get("maximize", vars(optimizer).get("maximize"))
+    return rate, inner(gradient, moved) * (1 if climbs else -1)
 
 
 class Radius(NamedTuple):
@@ -182,7 +228,7 @@ def radius_for(
             since the loss turns: the message says which one does most.
 
     Cost: a forward and a backward pass per batch, at most ten more forward passes, a copy of the
-    weights and one of the gradients. Weights, `.grad` and random state are as before.
+    weights and one of the gradients. Weights, `.grad`, buffers and random state are as before.
 
     Example:
         >>> from torch_alm.thresholds import radius_for
@@ -208,7 +254,7 @@ def radius_for(
         gradients.put(radii, [gradient.get(p) for p in radii])
         again()
         away = Excursion({p: r * rho for p, r in radii.items()}, 0.0, adaptive, "nearest", {})
-        with away:
+        with away, _restored_buffers():
             found = _mean([each.item() for each in _losses(loss, batches)])
         return sign * (found - start) if math.isfinite(found) else -math.inf
 
@@ -270,7 +316,7 @@ def _gradient(
         raise ValueError(f"{owner} found sharded parameters, of which each rank sees a part.")
     again, values, found = make_replay(params), list[float](), dict[Tensor, Tensor]()
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), _restored_buffers():
             for value in _losses(loss, batches):
                 if not getattr(value, "requires_grad", False) or value.numel() != 1:
                     raise ValueError(f"{owner} needs a loss with its graph, one number: {value}.")
@@ -292,6 +338,30 @@ def _gradient(
             "that the loss depends on, and is the iterator not used up?"
         )
     return start, mean
+
+
+@contextmanager
+def _restored_buffers() -> Iterator[None]:
+    """Put buffers of modules that run in training, such as BatchNorm's statistics, back at the end.
+
+    Nobody says which modules a loss runs, so they are noted as they are called.
+    """
+    seen = dict[tuple[torch.nn.Module, str], tuple[Tensor, Tensor]]()
+
+    def note(module: torch.nn.Module, _: object) -> None:
+        for name, x in module._buffers.items() if module.training else ():  # pyright: ignore[reportPrivateUsage]
+            if x is not None and (module, name) not in seen:
+                seen[module, name] = x, x.clone()
+
+    handle = register_module_forward_pre_hook(note)
+    try:
+        yield
+    finally:
+        handle.remove()
+        for (module, name), (x, before) in seen.items():
+            module._buffers[name] = x  # pyright: ignore[reportPrivateUsage]
+            if not torch.equal(x, before):
+                x.copy_(before)
 
 
 def _losses(loss: Loss, batches: Iterable[Any] | None) -> Iterator[Tensor]:

@@ -16,6 +16,7 @@ class Rule:
         self.sense = sense
         self.lam = self.G = self.rho = self.s2 = self.cbar = self.last = self.floor = 0.0
         self.c: list[float] = []
+        self.stuck = 0
         self.tilde = self.noise = 0.0
 
     def weigh(self, c: float) -> float:
@@ -63,8 +64,11 @@ class Rule:
             return
         share, fallen = 1.0, abs(self.last) - abs(self.cbar)
         if self.last * self.cbar > 0 and fallen > 0:
-            share = max(1 - fallen / (20 * self.G * self.rho), 0.0) if self.rho else 0.0
-        self.lam = self.project(self.lam + share * self.mu * self.cbar)
+            enough = 20 * (self.G * self.rho if self.rho else self.floor * abs(self.cbar))
+            share = max(1 - fallen / enough, 0.0) if enough else 0.0
+        mu = min(2.0 ** max(self.stuck - 5, 0) * self.mu, self.K * 0.3 / self.G if self.G else 0.0)
+        self.lam = self.project(self.lam + share * mu * self.cbar)
+        self.stuck = self.stuck + 1 if share > 0.9 and self.last * self.cbar > 0 else 0
         self.last = self.cbar
 
 

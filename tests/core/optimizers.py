@@ -50,6 +50,17 @@ SPECIAL: dict[str, Callable[[nn.Module], tuple[Any, dict[str, Any]]]] = {
     "pytorch_optimizer.Lookahead": lambda net: (AdamW(net.parameters(), lr=0.01), {"k": 2}),
 }
 
+SETTINGS: dict[str, Any] = {
+    "amsgrad": True,
+    "centered": True,
+    "decoupled_weight_decay": True,
+    "lr_decay": 0.1,
+    "maximize": True,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 0.01,
+}
+
 REPRESENTATIVES = {
     "pytorch_optimizer.AdaBelief": "its step count is a setting of the group",
     "pytorch_optimizer.AdaShift": "lists of tensors",
@@ -76,3 +87,15 @@ def make(name: str, net: nn.Module) -> Optimizer:
     default = {"lr": 0.01} if "lr" in inspect.signature(build).parameters else {}
     params, settings = SPECIAL.get(name, lambda net: (net.parameters(), default))(net)
     return build(params, **settings)
+
+
+def variants(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The optimizer as it is made, and with each setting that it knows."""
+    library, kind = name.split(".")
+    if library != "torch":
+        return [(name, {})]
+    known = inspect.signature(getattr(torch.optim, kind)).parameters
+    more = [{key: value} for key, value in SETTINGS.items() if key in known]
+    if "dampening" in known:
+        more = [{"momentum": 0.9, **each} for each in (*more, {"dampening": 0.5})]
+    return [(name, each) for each in ({}, *more)]

@@ -3,6 +3,7 @@
 torch's own optimizers are rows too: a promise they do not keep would be a mistake in the test.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -155,10 +156,12 @@ def assert_same(found: Any, wanted: Any) -> None:
     if isinstance(wanted, dict):
         assert list(found) == list(wanted)
         assert_same(list(found.values()), list(wanted.values()))
-    elif isinstance(wanted, list | tuple):
+    elif isinstance(wanted, list | tuple | deque):
         for mine, its in zip(found, wanted, strict=True):
             assert_same(mine, its)
     elif isinstance(wanted, Tensor | float):
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+    elif hasattr(wanted, "__dict__"):
+        assert_same(vars(found), vars(wanted))
     else:
         assert found == wanted

@@ -76,6 +76,41 @@ def test_it_ends_at_the_optimum() -> None:
     assert (loop.theta - expected).norm() < 0.02 * expected.norm()
 
 
+@pytest.mark.parametrize(
+    ("objective", "decay", "price"),
+    [(lambda x: 0 * x.sum(), 0.1, 0.1 * 9 / 14), (lambda x: x.pow(4).sum(), 0.0, 6.036)],
+    ids=["L2 alone", "flat at the start"],
+)
+def test_a_price_that_is_found_on_the_way_is_reached(
+    objective: Callable[[Tensor], Tensor], decay: float, price: float
+) -> None:
+    """The first is |x|^2 decay / 2, least where x is 9 / 14 of each; the other has x^3 for it."""
+    x, by = torch.zeros(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    optimizer = Adam([x], lr=0.03, weight_decay=decay)
+    constraint = ALMConstraint(lambda: (by * x).sum(), 9.0, "auto")
+    constraint.attach(optimizer)
+    for _ in range(900):
+        optimizer.zero_grad()
+        (objective(x) + constraint()).backward()
+        optimizer.step()
+    assert (by * x).sum().item() == pytest.approx(9.0, rel=1e-3)
+    assert constraint.multiplier == pytest.approx(price, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_rounding_leaves_of_the_penalty_is_no_price(dtype: torch.dtype) -> None:
+    """In two parts, each rounded, 0.1 c and 0.2 c are not quite the gradient of 0.3 c."""
+    x = torch.linspace(0.1, 1.7, 7).to(dtype).requires_grad_()
+    optimizer = Adam([x])
+    constraint = ALMConstraint(lambda: x.square().sum(), 99.0, "auto", multiplier=7.0)
+    constraint.attach(optimizer)
+    penalty = constraint()
+    (0.1 * penalty).backward(retain_graph=True)
+    (0.2 * penalty).backward()
+    optimizer.step()
+    assert constraint.state_dict()["auto"]["balance"] == 0 < float(constraint.mu)
+
+
 def test_sam_is_read_at_the_perturbed_point() -> None:
     theta = torch.tensor([1.0], dtype=WIDE, requires_grad=True)
     optimizer = SAM(SGD([theta], lr=0.1), rho=0.5)

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adagrad, Adam
+from torch.optim import SGD, Adam
 from torch.utils.checkpoint import checkpoint
 
+from tests.core.optimizers import SKIPPED, of_torch, variants
 from torch_alm import ALMConstraint
-from torch_alm._constraint.gradient_reader import preconditioner
+from torch_alm._optim.steps import KNOWN, response
 
 WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
@@ -161,15 +163,32 @@ def test_a_pass_that_failed_leaves_nothing_in_the_step_that_is_made_again() -> N
     assert constraint.mu == pytest.approx(first_mu(ROWS.mean(0), 2 * ones), rel=1e-12)
 
 
-def test_a_rate_that_decays_inside_the_optimizer_is_known() -> None:
-    theta = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
-    optimizer = Adagrad([theta], lr=0.5, lr_decay=0.1)
-    for _ in range(5):
-        before, theta.grad = theta.detach().clone(), theta.detach().clone()
+EVERY = [case for name in (*of_torch(), *SKIPPED) for case in variants(name)]
+EVERY = [case for case in EVERY if "weight_decay" not in case[1]]  # which pulls back itself
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERY)
+def test_what_a_steady_pull_moves_in_a_step_is_foreseen_or_the_optimizer_refused(
+    name: str, settings: dict[str, Any]
+) -> None:
+    """Gradients turn round in every step, which keeps v; a small pull is added to those of one."""
+    theta, other = ([torch.zeros(3, 2, dtype=WIDE, requires_grad=True)] for _ in "ab")
+    kind = getattr(torch.optim, name.removeprefix("torch."))
+    optimizer, pulled = kind(theta, lr=0.01, **settings), kind(other, lr=0.01, **settings)
+    g = torch.tensor([[0.5, 1.0], [2.0, 3.0], [4.0, 0.1]], dtype=WIDE)
+    a = 1e-6 * torch.tensor([[2.0, -1.0], [1.0, 0.5], [-3.0, 1.0]], dtype=WIDE)
+    if not isinstance(optimizer, KNOWN):
+        with pytest.raises(RuntimeError, match=rf"found {kind.__name__}, .*mu=0\.1"):
+            response(optimizer, {theta[0]: a}, {}, {theta[0]: g})
+        return
+    for step in range(360):
+        if step == 340:
+            before = theta[0].detach().clone(), other[0].detach().clone()
+        for (p,), pull in ((theta, 0 * a), (other, a if step >= 240 else 0 * a)):
+            p.grad = (-1) ** step * g + pull
         optimizer.step()
-    rate, root = preconditioner(optimizer.param_groups[0], optimizer.state[theta], before)
-    assert root is not None
-    before, g = theta.detach().clone(), torch.full_like(theta, 1e-4)  # too small to change the root
-    theta.grad = g
-    optimizer.step()
-    torch.testing.assert_close((before - theta.detach()) / g, rate / root, rtol=1e-8, atol=0)
+        pulled.step()
+    gain, balance, _ = response(optimizer, {theta[0]: a}, {}, {theta[0]: -g})
+    moved = (other[0] - before[1]) - (theta[0] - before[0])
+    found = abs(float((a * moved.detach()).sum())) / 20
+    assert gain == pytest.approx(found, rel=0.06, abs=0) and balance == 0

@@ -87,6 +87,7 @@ FACES = {
     "token_nll": lambda model, batch: measures.token_nll(model, batch),
     "token_nll_by_token": lambda model, batch: measures.token_nll(model, batch, reduction="token"),
     "sequence_nll": lambda model, batch: measures.sequence_nll(model, batch),
+    "log_odds": lambda model, batch: measures.log_odds(model, batch),
     "npo": lambda model, batch: measures.npo(model, batch, Bigram(1)),
     "simnpo": lambda model, batch: measures.simnpo(model, batch),
     "certificate": lambda model, batch: measures.certified_failure(model, batch),
@@ -243,6 +244,23 @@ def test_reductions_are_the_loops(seed: int) -> None:
     assert sums.tolist() == pytest.approx([sum(tokens) for tokens in nlls], rel=1e-13)
     means = measures.token_nll(lambda: logits, batch, reduction="none")
     assert means.tolist() == pytest.approx([mean(tokens) for tokens in nlls], rel=1e-13)
+
+
+def test_log_odds_are_the_loops_and_those_of_a_token_known_by_heart_move() -> None:
+    logits, labels = logits_and_labels()
+    nlls = oracle_nlls(logits, labels)
+    odds = [[-math.log(math.expm1(nll)) for nll in tokens] for tokens in nlls]
+    batch = {"labels": labels}
+    assert_value(measures.log_odds(lambda: logits, batch), mean([mean(row) for row in odds]))
+    by_token = measures.log_odds(lambda: logits, batch, reduction="token")
+    assert_value(by_token, mean([x for row in odds for x in row]))
+    known = torch.zeros(1, 2, 4)
+    known[0, 0, 1] = 60.0
+    known.requires_grad_()
+    found = measures.log_odds(lambda: known, {"labels": torch.tensor([[-100, 1]])})
+    found.backward()
+    assert_value(found, 60 - math.log(3), 1e-6)
+    assert known.grad[0, 0].tolist() == pytest.approx([-1 / 3, 1, -1 / 3, -1 / 3])
 
 
 @pytest.mark.parametrize("measure", [measures.sequence_nll, measures.token_nll])

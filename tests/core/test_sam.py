@@ -212,22 +212,29 @@ def test_frozen_parameters_may_move_in_the_backward_pass(wrapper: type, sign: fl
     assert (theta != 1).all()
 
 
+@pytest.mark.parametrize("drawing", [0, 1, 312])  # half a pair; one number; a whole round of words
 @pytest.mark.parametrize("kind", ["MT19937", "Philox", "PCG64"])
-def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python(kind: str) -> None:
+def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python(
+    kind: str, drawing: int
+) -> None:
     np = pytest.importorskip("numpy")
     model, x = network()
     drawn: list[tuple[float, float]] = []
     usual = np.random.get_bit_generator()
 
+    def draw() -> tuple[float, float]:
+        found = np.random.rand(drawing)[-1] if drawing else np.random.randn()
+        return random.random(), float(found)
+
     def objective() -> Tensor:
-        drawn.append((random.random(), float(np.random.randn())))  # which keeps every second one
+        drawn.append(draw())
         return model(x).square().mean()
 
     np.random.set_bit_generator(getattr(np.random, kind)(3))
     try:
         for _ in range(3):
             SAM(SGD(model.parameters(), lr=0.1)).backward(objective)
-        drawn.append((random.random(), float(np.random.randn())))
+        drawn.append(draw())
     finally:
         np.random.set_bit_generator(usual)
     assert drawn[:6:2] == drawn[1:6:2]

@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from tests.core.optimizers import REPRESENTATIVES, SKIPPED, make, of_torch, variants
+from tests.core.table import assert_same
+from torch_alm import SAM, DualOptimizer
+from torch_alm.measures import log_odds, token_nll
 from torch_alm.thresholds import level_of, radius_for, rate_for
 
 
@@ -66,56 +71,74 @@ def flat(net: torch.nn.Module, rows: Any = slice(None)) -> torch.Tensor:
 
 def one_step(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    loss_of(net)(slice(0, 32)).backward()
+    loss_of(net)().backward()
     optimizer.step()
 
 
-def squares(net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str) -> torch.Tensor:
-    return torch.cat([optimizer.state[p][name].reshape(-1) for p in net.parameters()])
-
-
-ORACLES = {
-    "sgd": (lambda ps: torch.optim.SGD(ps, lr=1.0), 0, lambda n, o, g: g),
-    "momentum": (lambda ps: torch.optim.SGD(ps, momentum=0.9), 0, lambda n, o, g: g / 0.1),
-    "fresh adamw": (lambda ps: torch.optim.AdamW(ps, eps=1e-30), 0, lambda n, o, g: g.sign()),
-    "adamw": (
-        lambda ps: torch.optim.AdamW(ps, betas=(0.9, 0.99), eps=1e-8),
-        3,
-        lambda n, o, g: g / ((squares(n, o, "exp_avg_sq") / (1 - 0.99**3)).sqrt() + 1e-8),
-    ),
-    "rmsprop": (
-        lambda ps: torch.optim.RMSprop(ps, eps=1e-8),
-        2,
-        lambda n, o, g: g / (squares(n, o, "square_avg").sqrt() + 1e-8),
-    ),
-    "adagrad": (
-        lambda ps: torch.optim.Adagrad(ps),
-        2,
-        lambda n, o, g: g / (squares(n, o, "sum").sqrt() + 1e-10),
-    ),
+NO_RATE = {  # how many steps were taken, and what has no rate then
+    (0, "pytorch_optimizer.AdaShift"): "moves nothing before it has ten gradients",
+    (0, "pytorch_optimizer.SOAP"): "a first step that moves nothing",
+    (30, "torch.ASGD"): "steps as long as the step before has laid down",
+    (30, "torch.Rprop"): "the same",
+    **{(taken, name): why for name, why in SKIPPED.items() for taken in (0, 30)},
 }
 
 
-@pytest.mark.parametrize("name", ORACLES)
-def test_a_rate_is_that_of_the_step_by_hand_and_all_stays_as_it_was(
-    name: str, net: torch.nn.Module
+EVERY = [case for name in (*of_torch(), *SKIPPED, *REPRESENTATIVES) for case in variants(name)]
+
+
+def apart(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> torch.optim.Optimizer:
+    """Of two groups with rates of their own."""
+    group = optimizer.param_groups[0]
+    rest = {**group, "params": group["params"][1:], "lr": 3 * group["lr"]}
+    group["params"] = group["params"][:1]
+    optimizer.add_param_group(rest)
+    for each in optimizer.param_groups:
+        each.update(settings)
+    return optimizer
+
+
+def around(kind: str, net: torch.nn.Module) -> torch.optim.Optimizer:
+    first, second = (torch.optim.AdamW(net.parameters()) for _ in range(2))
+    return SAM(first) if kind == "SAM" else DualOptimizer(first, second)
+
+
+@pytest.mark.parametrize("taken", [0, 30])
+@pytest.mark.parametrize(("name", "settings"), [*EVERY, ("SAM", {}), ("DualOptimizer", {})])
+@pytest.mark.filterwarnings("ignore:(SAM|DualOptimizer).step\\(\\) with")
+def test_a_step_at_that_rate_changes_the_loss_as_much_and_all_stays_as_it_was(
+    name: str, settings: dict[str, Any], taken: int, net: torch.nn.Module
 ) -> None:
-    make, steps, direction = ORACLES[name]
-    optimizer = make(net.parameters())
-    for _ in range(steps):
+    """Whatever the optimizer, or it is refused by its name; a new one of torch is met here."""
+    optimizer = make(name, net) if "." in name else around(name, net)
+    if name.startswith("torch.") and name not in SKIPPED:
+        optimizer = apart(optimizer, settings)
+    for _ in range(0 if name in SKIPPED else taken):
         one_step(net, optimizer)
-    g = flat(net)
-    expected = 0.1 / float((g * direction(net, optimizer, g)).sum())
     before = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
     grads = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
-    noise, modes = torch.get_rng_state(), [m.training for m in net.modules()]
-    noisy = loss_of(net)
-    found = rate_for(optimizer, lambda: noisy() + 0 * torch.rand(1, dtype=torch.float64).sum())
-    assert found == pytest.approx(expected, rel=1e-9)
-    torch.testing.assert_close((net.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
-    torch.testing.assert_close([p.grad for p in net.parameters()], grads, rtol=0, atol=0)
+    noise, loss = torch.get_rng_state(), loss_of(net)
+    noisy = lambda: loss() + 0 * torch.rand(1, dtype=torch.float64).sum()  # noqa: E731
+    if (taken, name) in NO_RATE:
+        with pytest.raises(ValueError, match=rf"rate_for: .* {name.split('.')[1]} "):
+            rate_for(optimizer, noisy, change=0.02)
+    else:
+        rate = rate_for(optimizer, noisy, change=0.02)
+    assert_same((net.state_dict(), optimizer.state_dict()), before)
+    assert_same([p.grad for p in net.parameters()], grads)
     assert torch.equal(noise, torch.get_rng_state())
-    assert modes == [m.training for m in net.modules()]
+    if (taken, name) in NO_RATE:
+        return
+    groups, g = optimizer.param_groups, flat(net)
+    for group in reversed(groups):
+        group["lr"] *= rate / groups[0]["lr"]
+    theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+    optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+    moved = torch.cat([p.detach().reshape(-1) for p in net.parameters()]) - theta
+    sign = 1 if settings.get("maximize") else -1
+    assert sign * float(g @ moved) == pytest.approx(0.02, rel=1e-3)
 
 
 def test_a_rate_of_batches_is_that_of_their_mean_and_groups_keep_their_ratio(
@@ -135,7 +158,7 @@ def test_a_rate_of_batches_is_that_of_their_mean_and_groups_keep_their_ratio(
 def test_a_step_changes_the_loss_as_much_in_other_units(
     scale: float, adam: bool, net: torch.nn.Module
 ) -> None:
-    kind = partial(torch.optim.AdamW, eps=0.0) if adam else torch.optim.SGD
+    kind = partial(torch.optim.Adam, eps=0.0) if adam else torch.optim.SGD
     units = [scale**k for k in torch.linspace(-1, 1, 4).tolist()]
     theta = [
         (p.detach() / u).requires_grad_() for p, u in zip(net.parameters(), units, strict=True)
@@ -178,7 +201,7 @@ def test_what_no_rate_or_radius_can_be_found_from_is_refused(net: torch.nn.Modul
     with pytest.raises(ValueError, match="warmed up from 0"):
         rate_for(optimizer, loss)
     optimizer.param_groups[0]["lr"] = None
-    with pytest.raises(ValueError, match="rate_for cannot tell a step"):
+    with pytest.raises(ValueError, match=r"SGD takes no step .* or a rate"):
         rate_for(optimizer, loss)
 
 
@@ -223,3 +246,58 @@ def test_the_smallest_radius_is_found_though_the_loss_falls_again_behind_it() ->
     theta = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     hill = radius_for([theta], lambda: (theta / 100 + 6 * (-(((theta - 10) / 4) ** 2)).exp()).sum())
     assert 3 < hill.value < 4.5
+
+
+def test_nothing_that_watches_the_optimizer_sees_the_step_of_the_copy(net: torch.nn.Module) -> None:
+    steps = list[Any]()
+    optimizer = torch.optim.AdamW(net.parameters())
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    handles = [
+        optimizer.register_step_post_hook(lambda *given: steps.append(given)),
+        register_optimizer_step_pre_hook(lambda *given: steps.append(given)),
+    ]
+    counted = copy.copy(vars(schedule))
+    rate_for(optimizer, loss_of(net))
+    assert not steps and vars(schedule) == counted and not optimizer.state
+    one_step(net, optimizer)
+    assert len(steps) == 2
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+def test_a_step_that_narrow_weights_would_swallow_is_measured_in_wide_ones(taken: int) -> None:
+    def found(dtype: torch.dtype) -> float:
+        theta = torch.linspace(1, 2, 40).to(torch.bfloat16).to(dtype).requires_grad_()
+        optimizer = torch.optim.Adam([theta], lr=1e-9)
+        for _ in range(taken):
+            optimizer.zero_grad()
+            theta.square().sum().backward()
+            optimizer.step()
+        return rate_for(optimizer, lambda: theta.square().sum(), change=1e-3)
+
+    assert found(torch.bfloat16) == pytest.approx(found(torch.float64), rel=0.02)
+
+
+@pytest.mark.parametrize("find", [rate_for, radius_for, level_of])
+def test_statistics_that_a_loss_moves_are_put_back(find: Any) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(5, 9), torch.nn.BatchNorm1d(9), torch.nn.Linear(9, 4))
+    net = net.double()
+    before, loss = copy.deepcopy(net.state_dict()), loss_of(net)
+    assert loss().item() and not torch.equal(net[1].running_mean, before["1.running_mean"])
+    net.load_state_dict(before)
+    given = [loss, [slice(None)]] if find is level_of else [torch.optim.SGD(net.parameters()), loss]
+    find(*given)
+    assert_same(dict(net.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_rows_known_by_heart_are_told_of_and_their_log_odds_have_a_rate(maximize: bool) -> None:
+    """The other three of four words have e^-16 each of the first."""
+    theta = torch.tensor([[16.0, 0.0, 0.0, 0.0]], requires_grad=True)
+    optimizer = torch.optim.SGD([theta], maximize=maximize)
+    model, rows = lambda: theta.expand(1, 2, 4), {"labels": torch.tensor([[-100, 0]])}
+    with pytest.warns(UserWarning, match=r"a change of 0\.1 is more than the loss has.*log_odds"):
+        wrecking = rate_for(optimizer, lambda: token_nll(model, rows))
+    found = rate_for(optimizer, lambda: log_odds(model, rows))
+    assert found == pytest.approx(0.1 / (1 + 3 / 9), rel=1e-4) and wrecking > 1e9

@@ -5,8 +5,7 @@ zero that is added to it, whose gradient is that factor.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -16,12 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm._optim.gradients import find_outside, is_sharded, parameters, walk
-
-Gradient: TypeAlias = Mapping[Tensor, Tensor]
-Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
-
-SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
-TINY = 1e-38  # added to a divisor that may be 0
+from torch_alm._optim.steps import Gradient, Response, inner, refuse, response
 
 
 class GradientReader:
@@ -61,7 +55,7 @@ class GradientReader:
             return penalty
         params = [p for p in parameters(self.optimizer) if p.requires_grad]
         if any(is_sharded(p) or p.is_complex() for p in params):
-            _refuse("found sharded parameters (FSDP2), of which each rank sees a part, or complex")
+            refuse("found sharded parameters (FSDP2), of which each rank sees a part, or complex")
         if not self._has_read:
             _check_graph(c, params)
         found = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
@@ -78,13 +72,15 @@ class GradientReader:
             return
         found, count = [zero.grad for zero, _ in self._factors], len(self._factors)
         if any(each is None for each in found):
-            _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
+            refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
         kept = sum(float(each) for each in found if each is not None)  # e, over micro-batches
         pull = kept * sum(weight for _, weight in self._factors) / count
         sums = _average_over_ranks(optimizer, self._a)
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
+        if inner(rest, rest) <= max(torch.finfo(x.dtype).eps for x in g.values()) * inner(g, g):
+            rest = {}  # rounding of the difference, and no price
         gain, balance, is_plain = response(optimizer, a, rest, g)
         self.found = kept * gain, balance / kept, is_plain
         self._check_arrived(optimizer)
@@ -99,7 +95,7 @@ class GradientReader:
         if vars(optimizer).get("grad_scale") is None and all(torch.equal(*pair) for pair in now):
             return
         try:
-            _refuse("found gradients that a loss scale (GradScaler) or clipping changed")
+            refuse("found gradients that a loss scale (GradScaler) or clipping changed")
         except RuntimeError as error:
             if not self._has_read:
                 raise
@@ -118,85 +114,16 @@ def _average_over_ranks(optimizer: Optimizer, mine: Gradient) -> Gradient:
 def _check_graph(c: Tensor, params: list[Tensor]) -> None:
     """Refuse a measure whose gradient goes where nothing of it is seen."""
     if any(type(node).__name__ == "CheckpointFunctionBackward" for node in walk(c)):
-        _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
-    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in find_outside(c, params)):
+        refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
+    leaves = find_outside(walk(c), params)
+    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in leaves):
         steps = "another optimizer, or none, steps (freeze those that none does)"
-        _refuse(f"found {others} weights behind the measure that {steps}")
-
-
-def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
-    """Sum up over parameters G and rho of a step along a; e is left to the caller.
-
-    An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
-    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not. Here a is
-    grad c, the rest what else pulls at the parameters, and g what the optimizer steps on.
-    """
-    norm, gain, is_plain = _norm(a.values()), 0.0, True
-    balance = _norm(rest.values()) / norm if norm else 0.0
-    for group in optimizer.param_groups:
-        for p in (p for p in group["params"] if p in a):
-            x, state = _flat(a[p]), optimizer.state.get(p, {})
-            rate, root = preconditioner(group, state, _flat(g[p]))
-            least = torch.maximum(abs(_flat(rest[p])) if p in rest else 0 * x, balance * abs(x))
-            by = 1.0 if root is None else root + least + TINY
-            is_plain = is_plain and root is None
-            gain += rate * float((x * x / by).sum())
-    return gain, balance, is_plain
-
-
-def preconditioner(
-    group: Mapping[str, Any], state: Mapping[str, Any], g: Tensor
-) -> tuple[float, Tensor | None]:
-    """Return the rate of a step and what divides it entry by entry, None for lr times the gradient.
-
-    An adaptive optimizer that has not stepped yet, or whose v is unknown, is one of signs: its
-    first step is about lr in every entry.
-
-    Raises:
-        ValueError: if the group has no lr.
-    """
-    if group.get("lr") is None:
-        raise ValueError(
-            'mu="auto" reads from lr what a step will do, and a parameter group of the optimizer '
-            f"has {'lr=None' if 'lr' in group else 'no lr'}. Did you mean a fixed one (Adafactor: "
-            "`relative_step=False`), or a number for mu?"
-        )
-    taken = float(state.get("step", 0))
-    rate = float(group["lr"]) / (1 + taken * group.get("lr_decay", 0.0))
-    eps = group.get("eps") or 0.0
-    eps = 0.0 if isinstance(eps, (tuple, list)) else float(eps)  # Adafactor's are of other things
-    square = next((state[n] for n in SQUARES if isinstance(state.get(n), Tensor)), None)
-    if square is not None and type(square) is not Tensor:
-        _refuse(f"found moments that are {type(square).__name__}s, such as those of 8 bits")
-    if square is not None and square.numel() == g.numel():
-        is_biased = "betas" in group and taken > 0
-        unbias = 1 - float(group["betas"][1]) ** taken if is_biased else 1.0
-        return rate, (_flat(square) / unbias).sqrt() + eps
-    if group.get("eps") or "betas" in group:
-        return rate, abs(g) + eps
-    return rate / (1 - group.get("momentum", 0.0)), None
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Make a dense row in float64, where the device knows it: squares do not underflow."""
-    wide = torch.float32 if tensor.device.type == "mps" else torch.float64
-    return tensor.detach().to_dense().reshape(-1).to(wide)
-
-
-def _norm(tensors: Iterable[Tensor]) -> float:
-    return sum(float(_flat(x).square().sum()) for x in tensors) ** 0.5
-
-
-def _refuse(found: str) -> NoReturn:
-    raise RuntimeError(
-        f'ALMConstraint: mu="auto" {found}; mu would be wrong by an unknown factor. Did you mean '
-        "a number, such as mu=0.1?"
-    )
+        refuse(f"found {others} weights behind the measure that {steps}")
 
 
 def refuse_values() -> NoReturn:
     """Raise for a mu that nothing was ever found from."""
-    _refuse(
+    refuse(
         "needs the constraint's gradient and found values only, or one that reaches no parameter "
         "of the optimizer (`constraint(...)` in the loss, `attach(optimizer)` before the loop)"
     )

@@ -13,7 +13,7 @@ from torch_alm.measures._certificate import (
     require_attainable,
 )
 from torch_alm.measures._distribution import flattening, kl_divergence
-from torch_alm.measures._nll import sequence_nll, token_nll
+from torch_alm.measures._nll import log_odds, sequence_nll, token_nll
 from torch_alm.measures._preference import npo, simnpo
 from torch_alm.measures._representation import (
     rmu,
@@ -22,7 +22,7 @@ from torch_alm.measures._representation import (
 )
 
 __all__ = [
-    "certified_failure", "exact_match_failure", "flattening", "kl_divergence", "largest_tau", "npo",
-    "require_attainable", "rmu", "rmu_retain", "sequence_nll", "simnpo", "steering_vector",
-    "token_nll",
+    "certified_failure", "exact_match_failure", "flattening", "kl_divergence", "largest_tau",
+    "log_odds", "npo", "require_attainable", "rmu", "rmu_retain", "sequence_nll", "simnpo",
+    "steering_vector", "token_nll",
 ]  # fmt: skip

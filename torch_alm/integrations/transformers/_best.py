@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 
-MET = ("released", "satisfied")
+MET = ("released", "satisfied", "never_active")
 
 
 def wants_best(args: TrainingArguments) -> bool:

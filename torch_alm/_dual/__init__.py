@@ -1,0 +1,1 @@
+"""Parts of a DualOptimizer: its gate, its checks, and both sides as one state."""

@@ -1,0 +1,159 @@
+"""What an optimizer makes of a gradient: the next step of a copy, and the response to a weight."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RMSprop
+
+from torch_alm._optim.gradients import parameters
+from torch_alm._optim.objective import make_replay
+from torch_alm._optim.wrapper import find_stateful
+
+Gradient: TypeAlias = Mapping[Tensor, Tensor]
+Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
+
+KNOWN = (SGD, Adam, AdamW, NAdam, Adamax, RMSprop, Adagrad)  # those whose divisor is read
+SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
+TINY = 1e-38  # added to a divisor that may be 0
+
+
+def displacement(optimizer: Optimizer, gradient: Gradient, times: float = 1.0) -> Gradient:
+    """Return by how much the optimizer's next step moves each parameter with this gradient.
+
+    A copy of parameters and state takes it, in float32 or wider; of a wrapper that of its first
+    base. Nothing of the optimizer, and no random number, is used up.
+
+    Args:
+        optimizer: fresh or in use.
+        gradient: dense, of the parameters that have one.
+        times: what the copy's rates are multiplied by.
+
+    Raises:
+        Exception: whatever the copy's step raises.
+
+    Cost: a copy of the weights and of the gradient, and one of the state.
+    """
+    base, memo = find_stateful(optimizer), dict[int, Any]()
+    for p in parameters(base):
+        memo[id(p)] = p.detach()  # without a gradient it is not moved
+        if p in gradient:
+            memo[id(p)] = torch.nn.Parameter(p.detach().to(_float(p), copy=True))
+            memo[id(p)].grad = gradient[p].to(_float(p), copy=True)
+    for state in base.state.values():
+        narrow = [x for x in state.values() if isinstance(x, Tensor) and _float(x) != x.dtype]
+        memo.update({id(x): x.detach().to(_float(x)) for x in narrow})
+    again = make_replay([*gradient])
+    try:
+        twin = _copied(base, memo)
+        for group in twin.param_groups:
+            group["lr"] = group["lr"] * times
+        step: Any = type(twin).step
+        (step.__wrapped__ if getattr(step, "hooked", False) else step)(twin)  # no global hooks
+    finally:
+        again()
+    return {p: memo[id(p)].detach() - p.detach() for p in gradient}
+
+
+def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """Copy an optimizer with what its class keeps beside the state, which torch's copies lack."""
+    twin = memo[id(optimizer)] = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            vars(twin)[name] = _copied(value, memo)
+        elif name.endswith("_hooks"):
+            vars(twin)[name] = type(value)()
+        elif name != "step":  # which a scheduler has put there
+            vars(twin)[name] = copy.deepcopy(value, memo)
+    return twin
+
+
+def _float(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype
+
+
+def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
+    """Sum up over parameters G and rho of a step along a; e is left to the caller.
+
+    An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
+    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not. Here a is
+    grad c, the rest what else pulls at the parameters, and g what the optimizer steps on.
+
+    Raises:
+        RuntimeError: for an optimizer whose divisor is not known.
+    """
+    base = find_stateful(optimizer)
+    if not isinstance(base, KNOWN):
+        refuse(f"found {type(base).__name__}, and knows not what its steps divide by")
+    pairs = [(group, p) for group in base.param_groups for p in group["params"] if p in g]
+    norm, gain, is_plain = _norm(a.values()), 0.0, True
+    pulls = (_pull(base, group, p, rest, g) for group, p in pairs)
+    balance = _norm(pull for pull, *_ in pulls) / norm if norm else 0.0
+    for group, p in pairs:
+        if p in a:
+            x, (pull, rate, root) = _flat(a[p]), _pull(base, group, p, rest, g)
+            by = 1.0 if root is None else root + torch.maximum(abs(pull), balance * abs(x)) + TINY
+            is_plain = is_plain and root is None
+            gain += rate * float((x * x / by).sum())
+    return gain, balance, is_plain
+
+
+def _pull(
+    optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, rest: Gradient, g: Gradient
+) -> tuple[Tensor, float, Tensor | None]:
+    """Return what else pulls at a parameter, its L2 with it, and its preconditioner."""
+    rate, root = preconditioner(group, optimizer.state.get(p, {}), _flat(g[p]))
+    pull = _flat(rest[p]) if p in rest else torch.zeros_like(_flat(p))
+    if not (isinstance(optimizer, AdamW) or group.get("decoupled_weight_decay")):
+        pull = pull + group.get("weight_decay", 0.0) * _flat(p)
+    return pull, rate, root
+
+
+def preconditioner(
+    group: Mapping[str, Any], state: Mapping[str, Any], g: Tensor
+) -> tuple[float, Tensor | None]:
+    """Return the rate of a step and what divides it entry by entry, None for lr times the gradient.
+
+    With momentum the rate is that of all steps together that follow from a gradient. An adaptive
+    optimizer that has not stepped yet is one of signs: its first step is about lr in every entry.
+    """
+    taken = float(state.get("step", 0))
+    rate = float(group["lr"]) / (1 + taken * group.get("lr_decay", 0.0))
+    rate *= (1 - group.get("dampening", 0.0)) / (1 - group.get("momentum", 0.0))
+    if "eps" not in group:
+        return rate, None
+    if "exp_inf" in state:
+        return rate, _flat(state["exp_inf"])
+    square = next((_flat(state[n]) for n in SQUARES if isinstance(state.get(n), Tensor)), g * g)
+    if "sum" in state:  # which this step's square is added to before it divides
+        square = square + g * g
+    if "betas" in group and taken:
+        square = square / (1 - float(group["betas"][1]) ** taken)
+    if "grad_avg" in state:  # centered
+        square = (square - _flat(state["grad_avg"]).square()).clamp(min=0.0)
+    return rate, square.sqrt() + group["eps"]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Make a dense row in float64, where the device knows it: squares do not underflow."""
+    wide = torch.float32 if tensor.device.type == "mps" else torch.float64
+    return tensor.detach().to_dense().reshape(-1).to(wide)
+
+
+def inner(a: Gradient, b: Gradient) -> float:
+    """Return the inner product, over the parameters of both."""
+    return sum(float((_flat(x) * _flat(b[p])).sum()) for p, x in a.items() if p in b)
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return sum(float(_flat(x).square().sum()) for x in tensors) ** 0.5
+
+
+def refuse(found: str) -> NoReturn:
+    """Raise for a mu that cannot be found."""
+    raise RuntimeError(
+        f'ALMConstraint: mu="auto" {found}; mu would be wrong by an unknown factor. Did you mean '
+        "a number, such as mu=0.1?"
+    )
