@@ -22,7 +22,7 @@ def inputs_of(batch: Batch) -> dict[str, Any]:
 
 
 def logits_of(model: Model, batch: Batch, kept: Tensor | None = None) -> Tensor:
-    """Return logits (B, T, V), or (B, K, V) of the K positions `kept`, which the model is asked for.
+    """Return logits (B, T, V), or (B, K, V) of the K positions `kept` that are asked for.
 
     A batch may bring its own `logits_to_keep`, to which its labels belong.
     """
