@@ -29,6 +29,7 @@ from torch_alm.integrations.transformers import (
     StopOnStatus,
     _stop,
 )
+from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
 from torch_alm.language import encode
 from torch_alm.measures import npo
 
@@ -384,12 +385,12 @@ def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
 
 ENGINES = {
     "is_deepspeed_enabled": "DeepSpeed steps inside its own backward",
-    "is_fsdp_enabled": r"^SAULTrainer: .* under FSDP by parameter",
+    "is_fsdp_enabled": r"^SAULTrainer found FSDP1, .* Did you mean FSDP2: `fsdp_config=",
 }
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_that_takes_no_second_gradient_or_mixes_the_sides_is_refused(
+def test_an_engine_without_gradients_of_each_side_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Trainer.create_accelerator_and_postprocess
@@ -401,6 +402,13 @@ def test_an_engine_that_takes_no_second_gradient_or_mixes_the_sides_is_refused(
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
     with pytest.raises(ValueError, match=ENGINES[name]):
         toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
+
+
+def test_a_state_that_is_made_before_weights_are_sharded_is_refused(tmp_path: Path) -> None:
+    trainer = toy.trainer(ALMTrainer, tmp_path, args={"optim": "adagrad"}, **KINDS[ALMTrainer]())
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match=r'^ALMTrainer: `optim="adagrad"` makes its state before'):
+        refuse_steps_in_backward(trainer)
 
 
 def test_float16_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,13 @@ class ObjectiveTrainer(Trainer):
                 f"{type(self).__name__}: DeepSpeed steps inside its own backward, so that no "
                 "second gradient can be taken. Did you mean ALMTrainer, which takes one, or DDP?"
             )
+        if self.is_fsdp_enabled and not getattr(self.accelerator, "is_fsdp2", False):
+            raise ValueError(
+                f"{type(self).__name__} found FSDP1, whose flat parameters would give norms of "
+                'each rank\'s part. Did you mean FSDP2: `fsdp_config={"version": 2}` (from '
+                "transformers 5.0), or `accelerate launch --fsdp_version 2` (from transformers "
+                "4.51, accelerate 1.6)?"
+            )
         # Which releases of the Trainer heed accelerate's `sync_each_batch` differs. Without
         # reduction the perturbation would be each rank's own (DDP), or there is none (FSDP2).
         cast(Any, self.accelerator).no_sync = lambda model: nullcontext()
@@ -94,6 +101,12 @@ def refuse_steps_in_backward(trainer: Trainer) -> None:
             f'{type(trainer).__name__}: `optim="{name}"` moves weights inside `backward`, once per '
             "pass and before the step is known. Did you mean one that steps afterwards, such as "
             '"adamw_torch" or "galore_adamw"?'
+        )
+    if name == "adagrad" and trainer.is_fsdp_enabled:
+        raise ValueError(
+            f'{type(trainer).__name__}: `optim="adagrad"` makes its state before weights are '
+            "sharded, and accelerate leaves it behind (1.15 does): the first step or checkpoint "
+            'would fail. Did you mean "adamw_torch"?'
         )
 
 
