@@ -29,7 +29,7 @@ from torch_alm.integrations.transformers import (
     StopOnStatus,
     _stop,
 )
-from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
+from torch_alm.integrations.transformers._objectives import refuse_optimizers
 from torch_alm.language import encode
 from torch_alm.measures import npo
 
@@ -385,7 +385,7 @@ def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
 
 ENGINES = {
     "is_deepspeed_enabled": "DeepSpeed steps inside its own backward",
-    "is_fsdp_enabled": r"^SAULTrainer found FSDP1, .* Did you mean FSDP2: `fsdp_config=",
+    "is_fsdp_enabled": r"^SAULTrainer found FSDP1, .* Did you mean FSDP2, `fsdp_config=",
 }
 
 
@@ -408,7 +408,7 @@ def test_a_state_that_is_made_before_weights_are_sharded_is_refused(tmp_path: Pa
     trainer = toy.trainer(ALMTrainer, tmp_path, args={"optim": "adagrad"}, **KINDS[ALMTrainer]())
     trainer.is_fsdp_enabled = True
     with pytest.raises(ValueError, match=r'^ALMTrainer: `optim="adagrad"` makes its state before'):
-        refuse_steps_in_backward(trainer)
+        refuse_optimizers(trainer)
 
 
 def test_float16_is_refused(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ SCHEDULE = "scheduler.pt"
 class _ResumeCheck(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
-    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **given: Any) -> None:
+        """Look whether the Trainer has read the optimizer of a checkpoint; by now it has."""
+        super().on_train_begin(args, state, **given)
         steps = self.constraint.metrics()["steps"]
         known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
         if state.global_step and (not steps or known != steps):
