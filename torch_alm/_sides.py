@@ -3,7 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, SupportsIndex
 
 import torch
@@ -35,20 +35,21 @@ class Gate:
         known: what that measurement is about.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
+        is_skipped: whether that left its gradient out, for lambda+ was 0.
         has_mu: whether there was a mu when it began; "auto" has none before the first gradient.
     """
 
     def __init__(self) -> None:
         self.idle: int | None = None
         self.known: list[Any] = []
-        self.measures, self.is_decided, self.has_mu = True, False, True
+        self.measures, self.is_decided, self.is_skipped, self.has_mu = True, False, False, True
 
     def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
         """Begin a step; a pause ends if what was measured is not the constraint of now."""
         if self.idle is not None and signature(constraint) != self.known:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
-        self.is_decided = False
+        self.is_decided = self.is_skipped = False
         self.has_mu = constraint is None or float(constraint._state.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
@@ -58,6 +59,13 @@ class Gate:
             return 0.0
         if constraint is None:
             return 1.0
+        if self.is_skipped and float(constraint.preview()) != 0:
+            constraint.discard()
+            raise RuntimeError(
+                "DualOptimizer.step: lambda+ was 0 in `backward(last=True)`, which skipped the "
+                "forget gradient, and is not 0 any more. Were alpha, mu or lambda assigned in "
+                "between? Assign them before the step; this one can be begun again (`zero_grad()`)."
+            )
         weight = float(constraint.step())
         is_released = weight == 0 and float(constraint.multiplier) == 0 and self.has_mu
         self.idle, self.known = (0, signature(constraint)) if is_released else (None, [])
@@ -80,6 +88,32 @@ def signature(constraint: ALMConstraint | None) -> list[Any]:
     return [constraint, *numbers, constraint.sense, constraint.steps]
 
 
+class GroupSettings(MutableMapping[str, Any]):
+    """The live settings of a group, whose tensors another group lists."""
+
+    def __init__(self, group: dict[str, Any]) -> None:
+        self._group = group
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # as in a group
+        return [] if name == "params" else self._group[name]
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name != "params":  # see `Sides._follow`
+            self._group[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._group[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group)
+
+    def __len__(self) -> int:
+        return len(self._group)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 class Norms(NamedTuple):
     """Gradient norms of both sides before clipping."""
 
@@ -97,6 +131,7 @@ class PairedWrapper(Wrapper):
     _times: float | Tensor = 0.0  # how many times grad F is in that register
     _has_moved = False  # whether narrow weights were seen to hold a multiplied step
     _retain_times: float | Tensor = 0.0  # how many times grad L_r is in `.grad`
+    _listed: Sequence[Tensor] = ()  # the parameters of the retain side when they were checked
 
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
         self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
@@ -121,7 +156,21 @@ class PairedWrapper(Wrapper):
             return first
         return {name: value for name, value in first.items() if name in second}
 
+    def _follow(self) -> None:
+        """Give the forget side the tensors that took the place of the retain side's in its groups.
+
+        accelerate puts sharded ones there (FSDP2, tensor parallelism).
+        """
+        before, now = self._listed, parameters(self.retain)
+        old, new = ([p for p in a if p not in b] for a, b in ((before, {*now}), (now, {*before})))
+        if len(old) == len(new) > 0:
+            replaced = dict(zip(old, new, strict=True))
+            for group in self.forget.param_groups:
+                group["params"] = [replaced.get(p, p) for p in group["params"]]
+        self._listed = now
+
     def _check(self) -> None:
+        self._follow()
         for side in self._bases.values():
             check_groups(side, "DualOptimizer")
             check_descends(side, "DualOptimizer")
@@ -130,8 +179,13 @@ class PairedWrapper(Wrapper):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of both sides, retain first: the live dictionaries in a new list."""
-        return [*self.retain.param_groups, *self.forget.param_groups]
+        """The groups of both sides, retain first, in a new list; each tensor is in one of them.
+
+        The forget side's show its settings, which may be assigned, and none of its tensors: whoever
+        clips, unscales, decays or counts over groups meets each once, with the retain gradient.
+        """
+        settings: list[Any] = [GroupSettings(group) for group in self.forget.param_groups]
+        return [*self.retain.param_groups, *settings]
 
     @property
     def state(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import faults, numbers, observations, settings
-from torch_alm._constraint.attachment import Attachment
+from torch_alm._constraint.attachment import Attachment, step_counter
 from torch_alm._constraint.gradient_reader import Gradient, GradientReader, refuse_values, response
 from torch_alm._constraint.numbers import Mask, Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation
@@ -75,7 +75,8 @@ class ALMConstraint:
             multiplier, and are used as assigned.
 
     Warns:
-        UserWarning: once, when 100 measurements wait for the first `step`.
+        UserWarning: once, when 100 measurements wait for the first `step`, or 10 in a loop
+            whose optimizer steps.
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
@@ -137,7 +138,8 @@ class ALMConstraint:
         self._observed = list[Observation]()
         self._known = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
         self._loop, self._shape = GradientReader(), torch.Size()
-        self._is_stepped = self._is_told = False  # since it was made, copied or loaded; of faults
+        self._is_stepped, self._told = False, set[str]()  # since it was made, copied or loaded
+        self._taken = self._moves = 0  # steps of optimizers; between measurements that wait
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
     # c, lambda+ and the penalty, whose gradient is lambda+ grad c.
@@ -175,11 +177,15 @@ class ALMConstraint:
             price = observations.cast(weight, c, row) * (c - here) + price
         return price.sum()
 
-    def __call__(self, *args: Any, index: Index | None = None, **kwargs: Any) -> Tensor:
+    def __call__(
+        self, *args: Any, index: Index | None = None, weight: Numeric = 1.0, **kwargs: Any
+    ) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
 
-        `index`, as in `observe`, says whose the entries are: the measure does not get it. Without
-        it a vector has one multiplier per place in the batch, and another size is refused.
+        `index`, as in `observe`, says whose the entries are. Without it a vector has one multiplier
+        per place in the batch, and another size is refused. `weight`, as there, is the share in
+        what the step averages, such as the rows of a micro-batch; the penalty is not scaled by it.
+        The measure gets neither.
 
         Under `torch.no_grad()`, as in a validation, nothing is observed; only `observe` does then.
         With a filter the penalty's gradient is the weight that the filtered violation gives; over
@@ -198,20 +204,22 @@ class ALMConstraint:
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
         value, row = self._place_value(faults.call_measure(self.measure, args, kwargs), index)
+        is_plain = type(weight) is float and 0 < weight < math.inf
+        share: Any = weight if is_plain else settings.settle_observation(0.0, weight)[1]
         if not (torch.is_grad_enabled() or is_running()):
             return self._sum_penalties(value, row)  # no step follows, and no other rank is asked
-        now = Observation(self._number(value, row), 1.0, row)
-        weight, is_finite = self._next_weight(now)
-        penalty = self._sum_penalties(value, row, weight)
+        now = Observation(self._number(value, row), share, row)
+        coming, is_finite = self._next_weight(now)
+        penalty = self._sum_penalties(value, row, coming)
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
-        elif not value.requires_grad and numbers.any_of(numbers.pick(weight, row) != 0):
-            if torch.is_grad_enabled() and not (self._is_told or is_first_pass()):
-                self._is_told = True
+        elif not value.requires_grad and numbers.any_of(numbers.pick(coming, row) != 0):
+            if torch.is_grad_enabled() and not is_first_pass() and "detached" not in self._told:
+                self._told.add("detached")
                 warnings.warn(faults.DETACHED, stacklevel=2)
         elif self._wants_gradient:
             c, due = self._violation(value, 0.0), self._state.auto.due_entry
-            penalty = self._loop.watch(penalty, due(c), float(due(weight)))
+            penalty = self._loop.watch(penalty, due(c), float(due(coming)))
         self._observe(now)
         return penalty
 
@@ -283,8 +291,22 @@ class ALMConstraint:
         if is_first_pass():
             return
         self._observed.append(now)
-        if len(self._observed) == faults.PILE and not self._is_stepped:
-            warnings.warn(faults.UNSTEPPED, stacklevel=3)
+        if not self._is_stepped:
+            self._await_step()
+
+    def _await_step(self) -> None:
+        """Warn, once, where measurements pile up, sooner in a loop whose optimizer steps."""
+        taken, count = step_counter()[0], len(self._observed)
+        self._moves = 0 if count == 1 else self._moves + (taken != self._taken)
+        self._taken = taken
+        if self._is_unstepped and "unstepped" not in self._told:
+            self._told.add("unstepped")
+            warnings.warn(faults.UNSTEPPED.format(count), stacklevel=4)
+
+    @property
+    def _is_unstepped(self) -> bool:
+        count = 0 if self._is_stepped else len(self._observed)
+        return count >= faults.PILE or (count >= faults.FEW and self._moves >= faults.MOVES)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -422,7 +444,8 @@ class ALMConstraint:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
         It is a post-hook of `optimizer.step`: one update per optimizer step, and none for one that
-        a GradScaler skips, or without an observation. Do not call `step()` yourself as well.
+        a GradScaler skips (its measurement is averaged with the next, of the same theta), or
+        without an observation. Do not call `step()` yourself as well.
 
         Args:
             optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared; it keeps
@@ -504,11 +527,12 @@ class ALMConstraint:
         Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
         `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
 
-        - "unstepped": a hundred measurements wait, and it was never stepped since it was made,
-          copied or loaded;
+        - "unstepped": a hundred measurements wait, or ten between which an optimizer has stepped,
+          and it was never stepped since it was made, copied or loaded;
         - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
         - "non_finite": the latest step saw nothing finite;
         - "released": met, and every gate closed;
+        - "never_active": so, and none was ever open, as where it held from the start;
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
         - "suspected_infeasible": not met, and 256 measured steps (32 updates, with `mu="auto"` 640
@@ -535,7 +559,7 @@ class ALMConstraint:
 
     def _status(self) -> str:
         state, c = self._state, self._state.violation
-        if len(self._observed) >= faults.PILE and not self._is_stepped:
+        if self._is_unstepped:
             return "unstepped"
         if state.is_blind:
             return "non_finite"
@@ -546,7 +570,9 @@ class ALMConstraint:
             return "suspected_infeasible" if state.stall.is_stalled else "violated"
         if numbers.any_of(c != c):
             return "unmeasured"
-        return "satisfied" if numbers.any_of(state.weight != 0) else "released"
+        if numbers.any_of(state.weight != 0):
+            return "satisfied"
+        return "released" if state.active_steps else "never_active"
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
@@ -568,7 +594,7 @@ class ALMConstraint:
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self.discard()
-        self._is_stepped = False
+        self._is_stepped, self._told = False, set()
 
     def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
@@ -636,7 +662,7 @@ class ALMConstraint:
 
     def __getstate__(self) -> dict[str, Any]:
         """Let a copy begin without an optimizer that steps it."""
-        return {**vars(self), "_is_stepped": False}
+        return {**vars(self), "_is_stepped": False, "_told": set()}
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

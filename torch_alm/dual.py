@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
-from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
+from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm._sides import PairedWrapper, check_constraint
 from torch_alm.constraint import ALMConstraint
@@ -208,12 +207,11 @@ class DualOptimizer(PairedWrapper):
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
             given = objective, weight, self.backward_fn, params, so_far
-            accumulate = partial(side._accumulate, *given)
+            found = side._accumulate(*given, pair=pair, wanted=wanted)
         else:
-            gradients.put(params, gradients.copy_all(so_far))
-            given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
-            accumulate = partial(passes.accumulate, *given, weight=weight)
-        found = accumulate(pair=pair, wanted=wanted)
+            given = objective, weight, self.backward_fn or Tensor.backward, params
+            passes = Passes(*given, "DualOptimizer.backward", pair=pair)
+            found = passes.accumulate(so_far, wanted)
         return gradients.take(params), found
 
     def _measure(
@@ -241,6 +239,7 @@ class DualOptimizer(PairedWrapper):
         """Take in a step's last value; tell whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
+        self._gate.is_skipped = not is_open
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
@@ -257,7 +256,8 @@ class DualOptimizer(PairedWrapper):
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
-            RuntimeError: under a GradScaler, which would unscale one side only.
+            RuntimeError: under a GradScaler, which would unscale one side only; where something
+                assigned since `backward(last=True)` opens the gate that skipped its gradient.
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)

@@ -16,8 +16,10 @@ from torch_alm.constraint import ALMConstraint
 
 
 @final
-class ConstraintGroup(dict[str, ALMConstraint]):
+class ConstraintGroup(Mapping[str, ALMConstraint]):
     """Constraints that are called, stepped, logged and saved together, keyed by name.
+
+    Its members stay: a group of others is another one.
 
     Args:
         constraints: the constraints by name.
@@ -43,13 +45,28 @@ class ConstraintGroup(dict[str, ALMConstraint]):
                 f"ConstraintGroup: constraints is {constraints!r}, which cannot be stepped. "
                 'Did you mean a dict, such as {"forgotten": ALMConstraint(...)}?'
             )
-        super().__init__(sorted(constraints.items()))
+        self._members = dict(sorted(constraints.items()))
         others = {*map(id, self.values())}
         if not len(others) == len(self) > 0 or any(not name or "/" in name for name in self):
             raise ValueError(
                 f"ConstraintGroup: the names are {[*self]}; it takes one at least, each of another "
                 'constraint, none empty or with a "/", which would make two metrics one.'
             )
+
+    def __getitem__(self, name: str) -> ALMConstraint:
+        """Return the constraint of that name."""
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, in order."""
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        """Return the number of constraints."""
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        return f"ConstraintGroup({self._members})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Add up all penalties, each constraint called with the same arguments, also an `index`.
@@ -113,7 +130,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Return every constraint's metrics as `name/metric`, and two of the group.
 
         `steps`, the most; `status`, the worst of all, in the order non_finite,
-        suspected_infeasible, capped, violated, unstepped, unmeasured, satisfied, released.
+        suspected_infeasible, capped, violated, unstepped, unmeasured, satisfied, released,
+        never_active.
         """
         each = {name: member.metrics() for name, member in self.items()}
         found = {f"{name}/{key}": value for name in each for key, value in each[name].items()}

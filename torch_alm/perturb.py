@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, shard
@@ -28,10 +31,10 @@ SMALL = 16_384  # entries below which a call costs more than the moving
 
 
 class Direction(NamedTuple):
-    """The gradient of a first pass, and how many more backwards it holds for; none at first."""
+    """The gradient of a first pass, and how many backwards it has served; none at first."""
 
     g: Mapping[Tensor, Tensor | None] = {}
-    left: int = 0
+    served: int = 0
 
 
 class Memory(dict[Tensor, Tensor]):
@@ -89,6 +92,8 @@ def perturbed(
         ValueError: if a radius or `eps` is negative or not finite, `sign` is not +1 or -1,
             `rounding` is unknown, or two parameters lie in the same memory. theta and `.grad` are
             then as before.
+        RuntimeError: if an optimizer steps these parameters inside the block, or the block is
+            entered again from inside. Afterwards it may be used again.
 
     Cost: no backward pass; one copy of the perturbed parameters inside the block, seven passes over
     their memory. One synchronisation on a CPU, none on an accelerator.
@@ -123,9 +128,16 @@ class Excursion(AbstractContextManager[Perturbation]):
     is_watched: bool = False  # whether the weights hold delta, some of which are narrow
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _copies: dict[Tensor, Tensor] = field(default_factory=dict)
+    _hook: RemovableHandle | None = None  # inside the block
 
     def __enter__(self) -> Perturbation:
         """theta <- theta + delta; clear `.grad`, the direction."""
+        if self._hook is not None:
+            raise RuntimeError(
+                "perturbed: its block is entered again from inside, and leaving it would bring "
+                "theta back for both. Did you mean a second `perturbed(...)`?"
+            )
+        self._hook = register_optimizer_step_pre_hook(self._refuse_step)
         torch.clear_autocast_cache()
         try:
             with torch.no_grad():
@@ -138,12 +150,23 @@ class Excursion(AbstractContextManager[Perturbation]):
 
     def __exit__(self, *_: object) -> None:
         """Bring theta back, bit for bit, the last one first."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
         if self._saved:
             moved, saved = zip(*reversed(self._saved), strict=True)
             with torch.no_grad():
                 torch._foreach_copy_(moved, saved)
+            self._saved.clear()
         torch.clear_autocast_cache()
         self.memory.update(self._copies)
+
+    def _refuse_step(self, optimizer: Optimizer, *_: object) -> None:
+        if any(p in self.radii for p in gradients.parameters(optimizer)):
+            raise RuntimeError(
+                f"perturbed: {type(optimizer).__name__}.step() inside the block would be undone on "
+                "leaving it. Did you mean to step after the block, with the gradient it leaves?"
+            )
 
     def _go(self) -> Perturbation:
         """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
@@ -183,7 +206,8 @@ class Excursion(AbstractContextManager[Perturbation]):
             return moves
         for move in moves:
             p, g, rho = move
-            if p.numel() > SMALL or p.dtype != g.dtype or p.dtype in DROPPED or is_sharded(p):
+            is_usual = type(p) in gradients.PLAIN and p.dtype == g.dtype and p.dtype not in DROPPED
+            if p.numel() > SMALL or not is_usual:
                 rest.append(move)
             else:
                 small.setdefault(rho, []).append(move)
@@ -244,6 +268,8 @@ def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
 
 def _direction(p: Tensor, g: Tensor) -> Tensor:
     """Return the gradient, dense and distributed as its parameter is."""
+    if type(g) is Tensor and g.layout is torch.strided:
+        return g
     if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
         return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
     return g.to_dense() if g.is_sparse else g

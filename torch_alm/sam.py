@@ -15,9 +15,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
-from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, make_replay, mark_running
+from torch_alm._optim.objective import (
+    Ask,
+    Evaluation,
+    Objective,
+    Passes,
+    eager,
+    make_replay,
+    mark_running,
+)
 from torch_alm._optim.rounding import Rounding, check_rounding
 from torch_alm._optim.wrapper import (
     Wrapper,
@@ -88,7 +95,7 @@ class SharpnessAware(Wrapper):
         """
         if gradients.group_signature(self.base) != self._checked:
             self._check()
-        params = parameters(self)
+        params = parameters(self.base)
         so_far = gradients.take(params)
         try:
             return self._accumulate(objective, weight, None, params, so_far).loss
@@ -111,17 +118,12 @@ class SharpnessAware(Wrapper):
 
         `.grad`, empty before, is `so_far + weight * grad L(theta + delta)` afterwards.
         """
-        owner = f"{type(self).__name__}.backward"
-        given = objective, backward or self.backward_fn, params, owner
-        gradient = partial(passes.accumulate, *given, pair=pair, seen=[])
-        # g <- grad L(theta)
-        first = partial(gradient, weight=1.0, counts=False, pair_sign=self._sign)
-        # theta + delta, delta = sign rho g / (||g|| + eps)
-        with self._nearby(params, first):
-            # Before the second backward: engines may reduce while they differentiate.
-            gradients.put(params, gradients.copy_all(so_far))
-            # .grad += weight grad L(theta + delta)
-            return gradient(weight=weight, wanted=wanted)
+        given = objective, weight, backward or self.backward_fn, params
+        passes = Passes(*given, f"{type(self).__name__}.backward", pair=pair)
+        # theta + delta, delta = sign rho g / (||g|| + eps), g = grad L(theta)
+        with self._nearby(params, partial(passes.find_direction, self._sign)):
+            # .grad = so_far + weight grad L(theta + delta)
+            return passes.accumulate(so_far, wanted)
 
     @contextmanager
     def _nearby(self, params: list[Tensor], first_pass: Callable[[], object]) -> Iterator[None]:
@@ -131,19 +133,19 @@ class SharpnessAware(Wrapper):
         """
         replay = make_replay(params) if self.replay_rng else lambda: None
         direction = self.direction
-        if direction.left:
+        if direction.g and direction.served < self.every:
             kept = [direction.g.get(p) if p.requires_grad else None for p in params]
             gradients.put(params, kept)
         else:
             with self.first_pass():
                 first_pass()
             found = gradients.copy_all(gradients.read(params)) if self.every > 1 else []
-            direction = Direction(dict(zip(params, found, strict=False)), self.every)
+            direction = Direction(dict(zip(params, found, strict=False)))
         with self.perturbed():
             replay()
             yield
-        left = direction.left - 1
-        self.direction = Direction(direction.g if left else {}, left)
+        served = direction.served + 1
+        self.direction = Direction(direction.g if served < self.every else {}, served)
 
     @contextmanager
     def perturbed(self) -> Iterator[Perturbation]:
@@ -151,9 +153,9 @@ class SharpnessAware(Wrapper):
 
         What the block leaves in `.grad` is the gradient that `step()` then uses.
         """
-        params = parameters(self)
         # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
-        groups = params if "rho" in self.base.defaults else self.base.param_groups
+        has_own = "rho" in self.base.defaults
+        groups = parameters(self.base) if has_own else self.base.param_groups
         radii = radii_of(groups, self.rho, self._sign)
         how = self.eps, self.adaptive, self.rounding, self.memory, not self._has_looked
         with Excursion(radii, *how) as self.perturbation:
@@ -194,7 +196,7 @@ class SharpnessAware(Wrapper):
             with mark_running(counts=False):
                 losses.append(closure())
 
-        with self._nearby(parameters(self), first_pass):
+        with self._nearby(parameters(self.base), first_pass):
             losses.append(closure())
         return losses[0]
 
@@ -213,7 +215,7 @@ class SharpnessAware(Wrapper):
             self.direction = Direction()  # a delta found at that scale may have overflowed, too
             return False
         if self.grad_scale is not None:  # it is `None` after the user's own `unscale_`
-            gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)
+            gradients.scale_(gradients.read(parameters(self.base)), 1 / self.grad_scale)
         return True
 
     def _warn_swallowed(self, realised: float) -> None:

@@ -158,7 +158,9 @@ class Controller(controller_oracle.Controller):
             return "unmeasured"
         if (abs(self.violation) if self.sense == "==" else self.violation) > 0:
             return "violated"
-        return "satisfied" if self.weight else "released"
+        if self.weight:
+            return "satisfied"
+        return "released" if self.active else "never_active"
 
     def metrics(self) -> dict[str, Any]:
         names = ("value", "violation", "multiplier", "weight", "mu", "skipped", "steps")

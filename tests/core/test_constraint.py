@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.core.following import constraint
-from torch_alm import ALMConstraint
+from torch_alm import SAM, ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import Leak
 
@@ -221,6 +221,46 @@ def test_measured_a_hundred_times_and_never_stepped_it_says_so_once() -> None:
     assert c.step() == 0.5
     for _ in range(200):
         c.observe(0.0)  # one that is stepped now and then may wait
+
+
+@pytest.mark.parametrize(("parts", "measured"), [(1, 10), (4, 13), (16, 49)])
+def test_a_loop_that_never_steps_it_says_so_within_its_first_steps(
+    parts: int, measured: int
+) -> None:
+    x = torch.zeros(1, requires_grad=True)
+    c, optimizer = ALMConstraint(lambda: x.sum(), 1.0, 0.5), SAM(torch.optim.SGD([x], lr=0.1))
+    with pytest.warns(UserWarning, match=rf"{measured} measurements wait.*`constraint.step\(\)`"):
+        while not (c.observed and c.metrics()["status"] == "unstepped"):
+            optimizer.backward(c)
+            if c.observed % parts == 0:
+                optimizer.step()
+    assert c.observed == measured
+    optimizer.backward(c)  # warnings are errors
+
+
+@pytest.mark.parametrize("filter", [None, Mean(2)])
+def test_unequal_micro_batches_are_weighted_by_their_rows(filter: Any) -> None:
+    rows = torch.linspace(0.0, 1.4, 8, dtype=torch.float64, requires_grad=True)
+    c = ALMConstraint(lambda x, weights: (x * weights).mean(), 1.0, 0.5, filter=filter)
+    whole = ALMConstraint(lambda x: x.mean(), 1.0, 0.5, filter=filter)
+    for _ in range(3):
+        for part in (rows[:6], rows[6:]):
+            c(part, weights=1.0, weight=len(part))
+        whole(rows)
+        assert c.step() == pytest.approx(whole.step(), rel=1e-12)
+    with pytest.raises(ValueError, match=r"weight is -1.*positive"):
+        c(rows, weights=1.0, weight=-1)
+
+
+def test_many_measurements_of_a_step_and_two_optimizers_are_none_that_was_forgotten() -> None:
+    x = torch.zeros(1, requires_grad=True)
+    c, both = ALMConstraint(lambda: x.sum(), 1.0, 0.5), [torch.optim.SGD([x], lr=0.1)] * 2
+    for _ in range(16):
+        c().backward()
+    for optimizer in both:
+        optimizer.step()
+        c.observe(0.0)
+    assert c.metrics()["status"] == "unmeasured" and c.step() == 0.5
 
 
 def test_a_copy_or_a_resumed_run_that_nobody_steps_says_so() -> None:

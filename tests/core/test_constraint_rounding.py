@@ -41,7 +41,7 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
                 c.observe(value.expand(2) if vector else value, weight=weight)
             weight = c.step()
             assert not torch.as_tensor(weight).any() and c.metrics()["violation"] == 0.0
-        assert c.metrics()["status"] == "released"
+        assert c.metrics()["status"] == "never_active"
         leaf = (value.expand(2).clone() if vector else value.clone()).requires_grad_()
         penalties = c(leaf), c.penalty(leaf)
         for penalty in penalties:
@@ -54,7 +54,7 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
 def test_numbers_of_numpy_are_compared_in_their_own_type(kind: Any, sense: Any) -> None:
     c = ALMConstraint(None, 0.7, 1.0, sense=sense)
     c.observe(kind(0.7))
-    assert c.step() == 0.0 and c.metrics()["status"] == "released"
+    assert c.step() == 0.0 and c.metrics()["status"] == "never_active"
 
 
 @thorough
@@ -117,4 +117,4 @@ def test_a_rate_beside_the_loss_that_equals_alpha_leaves_the_gate_closed(
     )
     dual.backward(retain=lambda: 0.0 * theta.sum(), forget=lambda: (theta.sum(), value), last=last)
     dual.step()
-    assert theta.item() == 0.0 and dual.constraint.metrics()["status"] == "released"
+    assert theta.item() == 0.0 and dual.constraint.metrics()["status"] == "never_active"

@@ -173,7 +173,8 @@ def test_owns_no_groups_and_no_state(name: str) -> None:
     model, optimizer = build(ROWS[name])
     train(optimizer, model, range(2))
     groups = [group for base in innermost(optimizer) for group in base.param_groups]
-    assert all(mine is its for mine, its in zip(optimizer.param_groups, groups, strict=True))
+    for mine, its in zip(optimizer.param_groups, groups, strict=True):
+        assert {**mine, "params": 0} == {**its, "params": 0}
     first, last = innermost(optimizer)[0].defaults, innermost(optimizer)[-1].defaults
     assert optimizer.defaults == {key: first[key] for key in first if key in last}
     for group in optimizer.param_groups:
@@ -181,6 +182,34 @@ def test_owns_no_groups_and_no_state(name: str) -> None:
     before = values(model)
     train(optimizer, model, range(2))
     assert_same(values(model), before)
+
+
+@every
+def test_whoever_goes_over_the_groups_meets_each_tensor_once(name: str) -> None:
+    model, optimizer = build(ROWS[name], dtype=torch.float32)
+    backward(optimizer, model, batch(0, torch.float32))
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    assert [*map(id, listed)] == [*map(id, model.parameters())]
+    before = [p.grad.clone() for p in listed if p.grad is not None]
+    nn.utils.clip_grad_norm_(listed, 0.1 * torch.cat([g.flatten() for g in before]).norm())
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(()))
+    scaler.unscale_(optimizer)
+    after = [p.grad for p in listed if p.grad is not None]
+    torch.testing.assert_close(after, [0.1 / 4 * g for g in before])
+
+
+@every
+def test_tensors_that_are_put_into_the_groups_are_trained(name: str) -> None:
+    """As accelerate does it, before the first step, with sharded ones."""
+    (_, optimizer), (model, reference) = build(ROWS[name]), build(ROWS[name])
+    other = copy.deepcopy(model)
+    new = iter(other.parameters())
+    for group in optimizer.param_groups:
+        group["params"] = [next(new) for _ in group["params"]]
+    train(optimizer, other, range(3))
+    train(reference, model, range(3))
+    assert_same(values(other), values(model))
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -193,6 +222,16 @@ def test_zero_grad_clears_everything(name: str, to_none: bool) -> None:
     grads = [p.grad for p in parameters(optimizer)]
     assert all(g is None or (not to_none and not g.any()) for g in grads)
     assert to_none or any(g is not None for g in grads)
+
+
+@ours
+def test_inference_mode_is_refused_by_name_and_leaves_nothing_behind(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"`torch.inference_mode\(\)`"):
+        backward(optimizer, model, batch(0))
+    train(optimizer, model, range(2))
+    train(reference, other, range(2))
+    assert_same(values(model), values(other))
 
 
 @ours

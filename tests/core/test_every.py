@@ -75,6 +75,13 @@ def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, clo
     assert run.passes == STEPS + -(-STEPS // every)
 
 
+@pytest.mark.parametrize(("later", "passes"), [(1, 5), (2, 5), (5, 4)])
+def test_another_cadence_acts_at_once(later: int, passes: int) -> None:
+    run = Run(SAM, 3).steps(2)
+    run.optimizer.every = later
+    assert run.steps(2, 3).passes == passes
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
 def test_a_copy_goes_on_with_the_direction_it_has(copied: Callable[[Run], Run]) -> None:
     through, first = Run(SAM, 3).steps(STEPS), Run(SAM, 3).steps(4)

@@ -209,3 +209,24 @@ def test_a_constraint_that_is_another_one_now_ends_the_pause(name: str) -> None:
 @pytest.mark.parametrize("change", [lambda _: None, resumed_under(-5.0)])
 def test_a_constraint_that_stays_the_same_does_not(change: Any) -> None:
     assert not measured_after(change)
+
+
+@pytest.mark.parametrize(("alpha", "is_refused"), [(-6.0, False), (5.0, True)])
+def test_what_opens_a_gate_whose_gradient_was_skipped_is_refused(
+    alpha: float, is_refused: bool
+) -> None:
+    theta = nn.Parameter(torch.ones(2))
+    sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    optimizer = DualOptimizer(*sides, ALMConstraint(None, alpha=-5.0, mu=1.0))
+    objectives = {"retain": lambda: 0 * theta.sum(), "forget": lambda: theta.sum()}
+    optimizer.backward(**objectives, last=True)
+    optimizer.constraint.alpha = alpha
+    if is_refused:
+        with pytest.raises(RuntimeError, match=r"skipped the forget gradient.*alpha, mu or lambda"):
+            optimizer.step()
+        assert optimizer.constraint.steps == 0 and theta.tolist() == [1.0, 1.0]
+        optimizer.zero_grad()
+        optimizer.backward(**objectives, last=True)
+    optimizer.step()
+    assert (optimizer.constraint.weight, optimizer.constraint.steps) == (3.0 * is_refused, 1)
+    assert (theta.detach() > 1).all() == is_refused

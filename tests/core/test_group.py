@@ -1,7 +1,10 @@
 """ConstraintGroup: several constraints as one."""
 
+import copy
 import io
 import math
+import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -36,6 +39,14 @@ def test_it_steps_each_as_if_it_were_alone() -> None:
             assert torch.equal(torch.as_tensor(weights[name]), torch.as_tensor(c.step()))
     for name in apart:
         assert str(together[name].state_dict()) == str(apart[name].state_dict())
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+def test_its_members_stay_what_they_were_checked_to_be(how: Any) -> None:
+    g, changeable = how(group()), set(dir({})) - set(dir(Mapping))
+    assert [*g] == ["drift", "level", "topics"] and g["drift"].sense == "<="
+    assert {"update", "pop", "setdefault", "__setitem__", "__ior__"} <= changeable
+    assert not changeable & {*dir(g)}
 
 
 def test_the_call_is_the_sum_of_the_penalties() -> None:

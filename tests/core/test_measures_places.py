@@ -2,6 +2,8 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
+from inspect import signature
 from types import MethodType
 from typing import Any
 
@@ -221,6 +223,44 @@ def test_wrappers_are_seen_through_and_what_heeds_nothing_is_noticed(name: str) 
     assert seen == [kept if heeds else batch["labels"].shape[1]]
 
 
+def patched(model: Any) -> Any:
+    """A `forward` of the object, as people who patch leave it, whose signature says nothing."""
+    inner = model.forward
+    model.forward = lambda *args, **kwargs: inner(*args, **kwargs)
+    return model
+
+
+SURROUNDINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "no_grad": (torch.no_grad, lambda model: model),
+    "inference_mode": (torch.inference_mode, lambda model: model),
+    "DataParallel": (nullcontext, nn.DataParallel),
+    "DDP": (nullcontext, Passing),
+    "a forward of the object": (nullcontext, patched),
+}
+
+
+MEASURES = [n for n in measures.__all__ if "model" in signature(getattr(measures, n)).parameters]
+
+
+@pytest.mark.parametrize("how", SURROUNDINGS)
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_measure_of_a_model_is_the_same_whatever_is_around_it(name: str, how: str) -> None:
+    def asked(context: Any, wrap: Any) -> Tensor:
+        model, measure = wrap(made()), getattr(measures, name)
+        layer = next(n for n, _ in model.named_modules() if n.endswith("layers.0"))
+        given = {"reference": wrap(made(seed=1)), "layer": layer, "direction": torch.ones(16)}
+        with context():
+            batch = padded(start=2)
+            found = measure(
+                model,
+                batch,
+                **{n: v for n, v in given.items() if n in signature(measure).parameters},
+            )
+        return found.clone()
+
+    assert_close(asked(*SURROUNDINGS[how]), asked(nullcontext, lambda m: m), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["token_nll", "simnpo", "certificate", "flattening"])
 def test_labels_belong_to_the_positions_that_a_batch_brings(name: str) -> None:
     face = FACES[name]
@@ -229,6 +269,14 @@ def test_labels_belong_to_the_positions_that_a_batch_brings(name: str) -> None:
     batch["labels"][:, :6] = -100
     own = {**batch, "logits_to_keep": places, "labels": batch["labels"][:, places]}
     assert_close(face(model, own), face(model, batch), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_positions_that_nobody_asked_for_are_not_taken_for_the_labelled_ones(first: int) -> None:
+    z, labels = torch.randn(1, 5, 4), torch.full((1, 5), -100)
+    labels[:, 1 : 6 - first] = 1  # as many labels as positions that the model gives
+    with pytest.raises(ValueError, match="do not belong together"):
+        measures.token_nll(lambda: z[:, first:], {"labels": labels})
 
 
 def test_virtual_tokens_move_every_position_and_are_refused_as_before() -> None:

@@ -34,6 +34,35 @@ def flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
+def test_one_object_is_used_again_and_not_within_itself() -> None:
+    theta, rates = parameters(), [0.1, 0.2]
+    block = perturbed(theta, rho=1.0)
+    for rate in rates:
+        before, g = [p.detach().clone() for p in theta], [p.grad for p in theta]
+        with block:
+            with pytest.raises(RuntimeError, match=r"entered again.*a second `perturbed"), block:
+                pass
+            assert not torch.equal(theta[0].detach(), before[0])
+        assert_theta_unchanged(theta, before)
+        for p, direction in zip(theta, g, strict=True):
+            p.grad = direction
+        SGD(theta, lr=rate).step()
+
+
+def test_a_step_that_would_be_undone_is_refused() -> None:
+    theta, other = parameters(), nn.Parameter(torch.ones(2))
+    other.grad = torch.ones(2)
+    before = [p.detach().clone() for p in theta]
+    with pytest.raises(RuntimeError, match=r"SGD.step\(\) inside.* undone"), perturbed(theta, 1.0):
+        SGD([other], lr=0.1).step()  # of weights that nobody brings back
+        theta[0].grad = torch.ones_like(theta[0])
+        SGD(theta[:1], lr=0.1).step()
+    assert_theta_unchanged(theta, before)
+    torch.testing.assert_close(other.detach(), torch.full((2,), 0.9))
+    SGD(theta, lr=0.1).step()
+    assert not torch.equal(theta[0].detach(), before[0])
+
+
 @BOTH
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_visits_the_boundary_of_the_ball_in_the_right_direction(

@@ -1,5 +1,6 @@
 """Autocast, compilation, checkpointing, adapters, dropout: the same step as in a plain loop."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.core.table import (
     batch,
     build,
     loss,
+    saul,
     sgd,
     train,
     values,
@@ -142,7 +144,23 @@ def test_both_passes_draw_the_same_numbers_if_asked_to(kind: Any, replay: bool, 
     assert not torch.equal(one, two), "the next step draws new numbers"
 
 
-# A constraint inside an objective
+# BatchNorm
+
+
+@pytest.mark.parametrize("make", [lambda p: SAM(sgd(p), rho=0.1), saul])
+def test_a_batch_moves_the_statistics_of_batch_norm_once(make: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4).eval()).double()
+    other, optimizer = copy.deepcopy(model), make([*model[0].parameters()])
+    for step in range(3):
+        data = batch(step)
+        backward(optimizer, model, data)
+        optimizer.zero_grad()  # at the theta of before
+        for part in data[: 1 + isinstance(optimizer, DualOptimizer)]:
+            loss(other, part)
+    for norm, its in zip(model[1:], other[1:], strict=True):
+        found, expected = [norm.running_mean, norm.running_var], [its.running_mean, its.running_var]
+        assert_same(found, expected)
 
 
 @pytest.mark.parametrize("micro", [1, 3])

@@ -311,7 +311,7 @@ def test_two_constraints_and_a_group_have_entries_of_their_own(tmp_path: Path) -
     assert line["both/high/weight"] == pytest.approx(MU * (9.0 - first))
     assert logs.seen[0].keys().isdisjoint({"both/low/status"}), "TensorBoard takes numbers alone"
     kept = made.state.log_history[0]
-    assert (kept["both/low/status"], kept["other/status"]) == ("released", "violated")
+    assert (kept["both/low/status"], kept["other/status"]) == ("never_active", "violated")
     assert line["other/multiplier"] == pytest.approx(MU * (5.0 - first))
     assert {"torch_alm.both", "torch_alm.other"} <= made.state.stateful_callbacks.keys()
 

@@ -1,10 +1,12 @@
 """A constraint's hooks on an optimizer."""
 
+import functools
 import warnings
 from typing import Any, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_alm._constraint import faults
 from torch_alm._constraint.gradient_reader import GradientReader
@@ -49,6 +51,18 @@ class Attachment:
             self._idle += 1
             if self._idle == 2:
                 warnings.warn(faults.UNMEASURED, stacklevel=3)
+
+
+@functools.cache
+def step_counter() -> list[int]:
+    """Begin to count the steps of all optimizers; the first entry is the number so far."""
+    counter = [0]
+
+    def count(*_: object) -> None:
+        counter[0] += 1
+
+    register_optimizer_step_post_hook(count)
+    return counter
 
 
 class Attachments(list[Attachment]):

@@ -8,6 +8,7 @@ from torch import Size
 
 LOADING = "ALMConstraint.load_state_dict"
 PILE = 100  # measurements without a step, which nobody means
+FEW, MOVES = 10, 3  # measurements, with moves of weights between them: a loop that forgot it
 
 
 def refuse_nothing(verb: str) -> NoReturn:
@@ -64,7 +65,7 @@ DETACHED = (
     "frozen? (For a count: `observe(value)`, and `weight = step()`.)"
 )
 UNSTEPPED = (
-    f"ALMConstraint: {PILE} measurements wait for a step, and lambda is still what it was. Did you "
+    "ALMConstraint: {} measurements wait for a step, and lambda is still what it was. Did you "
     "mean `constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
     "before the loop? (A copy, or one that was loaded, is attached to nothing.)"
 )

@@ -119,7 +119,9 @@ def _check_graph(c: Tensor, params: list[Tensor]) -> None:
     """Refuse a measure whose gradient goes where nothing of it is seen."""
     if any(type(node).__name__ == "CheckpointFunctionBackward" for node in walk(c)):
         _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
-    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in find_outside(c, params)):
+    if others := sum(
+        isinstance(leaf, torch.nn.Parameter) for leaf in find_outside(walk(c), params)
+    ):
         steps = "another optimizer, or none, steps (freeze those that none does)"
         _refuse(f"found {others} weights behind the measure that {steps}")
 

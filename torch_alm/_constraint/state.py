@@ -23,6 +23,7 @@ STATUSES = (  # worst first: a group is as well as its worst member
     "unmeasured",
     "satisfied",
     "released",
+    "never_active",
 )
 
 

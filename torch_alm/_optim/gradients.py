@@ -7,7 +7,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
@@ -37,10 +37,10 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
 
 
-def group_signature(*optimizers: Optimizer) -> list[tuple[int, Any]]:
-    """Tell what changes where groups are added, or turned round."""
+def group_signature(*optimizers: Optimizer) -> list[tuple[Any, ...]]:
+    """Collect what changes where groups are added or turned round, or tensors replaced."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return [(len(group["params"]), group.get("maximize")) for group in groups]
+    return [(group.get("maximize"), *map(id, group["params"])) for group in groups]
 
 
 def read(params: Iterable[Tensor]) -> Register:
@@ -78,21 +78,31 @@ def take(params: Sequence[Tensor]) -> Register:
     return register
 
 
-def walk(loss: Tensor) -> Iterator[Any]:
-    """Go through the graph behind a loss."""
-    seen, ahead = set[Any](), [loss.grad_fn]
-    while ahead:
-        if (node := ahead.pop()) is not None and node not in seen:
-            seen.add(node)
-            ahead += [each for each, _ in node.next_functions]
-            yield node
+def walk(loss: Tensor) -> list[Any]:
+    """List the nodes of the graph behind a loss."""
+    found = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen = {*found}
+    for node in found:  # it grows
+        for each, _ in node.next_functions:
+            if each is not None and each not in seen:
+                seen.add(each)
+                found.append(each)
+    return found
 
 
-def find_outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
-    """List the other leaves that a loss reaches, such as weights of another optimizer."""
-    own = {*map(id, params)}
-    leaves = (getattr(node, "variable", None) for node in walk(loss) if not node.next_functions)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and id(leaf) not in own]
+def find_outside(graph: Iterable[Any], params: Sequence[Tensor]) -> list[Tensor]:
+    """List the other leaves of a graph, such as weights of another optimizer."""
+    leaves = [node.variable for node in graph if type(node).__name__ == "AccumulateGrad"]
+    own = {*map(id, params)} if leaves else set()
+    return [leaf for leaf in leaves if id(leaf) not in own]
+
+
+def statistics(graph: Iterable[Any]) -> list[Tensor]:
+    """List the running statistics that BatchNorm layers in a graph have moved."""
+    norms = [node for node in graph if "BatchNorm" in type(node).__name__]
+    moved = [node for node in norms if getattr(node, "_saved_training", False)]
+    found = [t for node in moved for t in (node._saved_running_mean, node._saved_running_var)]
+    return [t for t in found if t is not None]
 
 
 def differentiate(

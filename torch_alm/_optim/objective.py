@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import Backward, differentiate
+from torch_alm._optim.gradients import Backward, Register, differentiate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,48 +88,78 @@ class Evaluation(NamedTuple):
     times: float | Tensor = 0.0
 
 
-def accumulate(
-    objective: Objective,
-    backward: Backward,
-    params: list[Tensor],
-    owner: str,
-    *,
-    weight: float,
-    pair: bool = False,
-    wanted: Ask | None = None,
-    counts: bool = True,
-    pair_sign: int = 1,
-    seen: list[ref[Tensor]] | None = None,
-) -> Evaluation:
-    """`.grad += weight * grad objective`, at theta as it stands.
+class Passes:
+    """The passes over an objective, at one or several weights, for the gradient of one `backward`.
 
-    With `pair` the objective may return `(loss, value)`, and the gradient of such a loss is
-    multiplied by `pair_sign`. `wanted` looks at the value and decides whether the gradient is
-    needed. A pass that does not count only finds delta: nobody observes what it measures. It leaves
-    nothing on weights of others, nor does a pair or what may be one: they know of no gate. Errors
-    name the `owner`.
+    Args:
+        objective, weight, backward, params: as given to an optimizer.
+        owner: named in errors.
+        pair: whether the objective may return `(loss, value)`.
     """
-    if not 0 <= weight < math.inf:
-        raise ValueError(
-            f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
-            "mean 1/K, for one of K micro-batches?"
-        )
-    with mark_running(counts=counts):
-        found = _evaluate(objective, owner, pair)
-        if seen is not None:  # the losses of earlier passes, at other weights
-            if any(each() is found.loss for each in seen):
-                gradients.refuse_stale(owner)
-            seen.append(ref(found.loss))
-        times: float | Tensor = 0.0
-        if wanted is None or wanted(found.value.detach()):
-            weight = weight * pair_sign if found.paired else weight
-            others = gradients.find_outside(found.loss, params) if pair or not counts else []
-            theirs = gradients.take(others)
-            try:
-                times = differentiate(found.loss, weight, backward, params, owner)
-            finally:
-                gradients.put(others, theirs)
-    return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
+
+    def __init__(
+        self,
+        objective: Objective,
+        weight: float,
+        backward: Backward,
+        params: list[Tensor],
+        owner: str,
+        *,
+        pair: bool = False,
+    ) -> None:
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"{owner}: weight is {weight}, which would turn gradients round or end them. Did "
+                "you mean 1/K, for one of K micro-batches?"
+            )
+        self._objective, self._weight, self._backward = objective, weight, backward
+        self._params, self._owner, self._pair = params, owner, pair
+        self._losses, self._statistics = list[ref[Tensor]](), list[Tensor]()
+
+    def find_direction(self, pair_sign: int) -> None:
+        """`.grad` = grad L, that of a pair's loss multiplied by `pair_sign`.
+
+        The pass only finds delta: nobody observes what it measures.
+        """
+        with mark_running(counts=False):
+            found = self._evaluate()
+            graph = gradients.walk(found.loss)
+            self._statistics = gradients.statistics(graph)
+            self._differentiate(found, pair_sign if found.paired else 1.0, graph)
+
+    def accumulate(self, so_far: Register, wanted: Ask | None = None) -> Evaluation:
+        """`.grad` = so_far + weight * grad L.
+
+        `wanted` looks at the value and decides whether the gradient is needed. The running
+        statistics of BatchNorm stay as the pass before has left them.
+        """
+        kept = [t.clone() for t in self._statistics]
+        with mark_running(counts=True):
+            found = self._evaluate()
+            gradients.put(self._params, gradients.copy_all(so_far))
+            if wanted is None or wanted(found.value):
+                graph = gradients.walk(found.loss) if self._pair else []
+                found = found._replace(times=self._differentiate(found, self._weight, graph))
+        with torch.no_grad():
+            for t, value in zip(self._statistics, kept, strict=True):
+                t.copy_(value)
+        return found._replace(loss=found.loss.detach())
+
+    def _evaluate(self) -> Evaluation:
+        found = _evaluate(self._objective, self._owner, self._pair)
+        if any(each() is found.loss for each in self._losses):
+            gradients.refuse_stale(self._owner)
+        self._losses.append(ref(found.loss))
+        return found
+
+    def _differentiate(self, found: Evaluation, weight: float, graph: list[Any]) -> float | Tensor:
+        """Leave nothing on weights of others in this graph: they know of no delta and no gate."""
+        others = gradients.find_outside(graph, self._params)
+        theirs = gradients.take(others)
+        try:
+            return differentiate(found.loss, weight, self._backward, self._params, self._owner)
+        finally:
+            gradients.put(others, theirs)
 
 
 def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
@@ -162,9 +192,10 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
     if not loss.requires_grad:
         raise ValueError(
             f"{owner}: the objective returned a loss without a graph, so its gradient would be "
-            "missing. Was it detached, or are all parameters frozen?"
+            "missing. Was it detached, are all parameters frozen, or is it run inside "
+            "`torch.inference_mode()`?"
         )
-    return Evaluation(loss, value, paired)
+    return Evaluation(loss, value.detach(), paired)
 
 
 def make_replay(tensors: list[Tensor]) -> Callable[[], object]:

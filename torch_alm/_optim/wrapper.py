@@ -34,7 +34,7 @@ class Wrapper(Optimizer):
     grad_scale: Tensor | None
     found_inf: Tensor
     _has_warned: bool = False
-    _checked: list[tuple[int, Any]]
+    _checked: list[tuple[Any, ...]]
 
     def _adopt(self) -> None:
         """Become an `Optimizer` without the part of its constructor that owns parameters."""

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from torch_alm.measures._logits import Batch, Model, inputs_of, logits_of, require_causal
+from torch_alm.measures._logits import (
+    Batch,
+    Model,
+    inputs_of,
+    logits_of,
+    require_causal,
+    takes_positions,
+)
 
 IGNORED = -100
 
@@ -93,8 +100,10 @@ def require_positions(mask: Tensor) -> Tensor:
 def pick_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Tensor]:
     """Logits (B, K, V) of K positions, all that count among them, and the (B, K) mask of those."""
     kept = places.mask.any(dim=0).nonzero().squeeze(1)
-    logits = logits_of(model, batch, kept)
-    mask = places.mask[:, kept] if logits.shape[1] == len(kept) else places.mask
+    is_asked = "logits_to_keep" not in batch and takes_positions(model)
+    logits = logits_of(model, batch, kept if is_asked else None)
+    is_cut = is_asked and logits.shape[1] == len(kept)  # not every model heeds it
+    mask = places.mask[:, kept] if is_cut else places.mask
     require_match(logits, mask)
     return logits, mask.to(logits.device)
 

@@ -22,13 +22,12 @@ def inputs_of(batch: Batch) -> dict[str, Any]:
 
 
 def logits_of(model: Model, batch: Batch, kept: Tensor | None = None) -> Tensor:
-    """(B, T, V) logits; or (B, K, V), of the K positions `kept`, if the model can leave others out.
+    """(B, T, V) logits; or (B, K, V), of the K positions `kept`, which the model is asked for.
 
-    A model that takes `logits_to_keep` and does not heed it returns (B, T, V); so does a batch
-    that brings its own, to which its labels belong.
+    A batch may bring its own `logits_to_keep`, to which its labels belong.
     """
     inputs = inputs_of(batch)
-    if kept is not None and "logits_to_keep" not in inputs and takes_positions(model):
+    if kept is not None:
         inputs["logits_to_keep"] = kept
     output = model(**inputs)
     logits: Tensor | None = (
