@@ -122,17 +122,18 @@ def test_a_count_survives_a_resume(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-1.0)  # met from the start
     given = {"constraint": constraint, "args": {**SAVING, "save_steps": 2}, "probe_every": 1}
     for resume in (None, str(tmp_path / "checkpoint-2")):
-        stop = StopOnStatus(constraint, times=5)
+        stop = StopOnStatus(constraint, "never_active", times=5)
         trainer = toy.trainer(SAULTrainer, tmp_path, callbacks=[stop], **given)
         trainer.train(resume_from_checkpoint=resume)
         assert trainer.state.global_step == 5
     saved = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
-    assert saved["stateful_callbacks"]["torch_alm.StopOnStatus token_nll >= -1.0 released 5"] == 2
+    name = "torch_alm.StopOnStatus token_nll >= -1.0 never_active 5"
+    assert saved["stateful_callbacks"][name] == 2
 
 
 def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-9.0)  # met by far from the start
-    stop = StopOnStatus(constraint, times=3)
+    stop = StopOnStatus(constraint, "never_active", times=3)
     given = {"constraint": constraint, "args": {"num_train_epochs": 12}, "callbacks": [stop]}
     trainer = toy.trainer(SAULTrainer, tmp_path, probe_every=4, **given)
     trainer.train()

@@ -1,6 +1,7 @@
 """The trainers are what they say, step by step, in one process and in two."""
 
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,6 +159,11 @@ def in_shards(
         def create_accelerator_and_postprocess(self) -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
             super().create_accelerator_and_postprocess()
+            self.whole = [weakref.ref(p) for p in self.model.parameters()]
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+            assert all(p() is None for p in self.whole), "weights that shards have replaced"
+            return super().training_step(*args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in LAUNCHED.items():

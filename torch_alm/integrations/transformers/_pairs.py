@@ -56,7 +56,7 @@ class PairedDataset(Dataset[Pair]):
                     f"PairedDataset: there is nothing to {name}; no step could be taken. Was the "
                     "file read?"
                 )
-            if not isinstance(rows[0], Mapping):
+            if not isinstance(rows[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(
                     f"PairedDataset: a row of `{name}` is a {type(rows[0]).__name__}, where no "
                     "`input_ids` and `labels` can be found. Did you mean "

@@ -5,7 +5,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
-from accelerate.utils import save_fsdp_model
+from accelerate.utils import save_fsdp_model  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import TrainerState
@@ -122,6 +122,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
                 "retain gradient only. Did you mean `bf16=True`, which needs none?"
             )
         self.accelerator.clip_grad_norm_ = self._clip
+        if self.is_fsdp_enabled:
+            self._shard, self.accelerator.prepare = self.accelerator.prepare, self._prepare
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Two of the optimizers that the Trainer behind it would have made, joined."""
@@ -138,9 +140,25 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self._optimizer.reshard = self._reshard if self.is_fsdp_enabled else None
         return self.optimizer
 
+    def _prepare(self, *given: Any, **how: Any) -> Any:
+        """Prepare as accelerate does, which puts sharded weights into the groups of one side.
+
+        The other lists none meanwhile: what it holds could not be freed.
+        """
+        if self.optimizer is None or not any(each is self.optimizer for each in given):
+            return self._shard(*given, **how)
+        dual = self._optimizer
+        for group in dual.forget.param_groups:
+            group["params"] = []
+        dual._listed = ()
+        prepared = self._shard(*given, **how)
+        for forget, retain in zip(dual.forget.param_groups, dual.retain.param_groups, strict=True):
+            forget["params"] = [*retain["params"]]
+        return prepared
+
     def _reshard(self) -> None:
         """Drop gathered weights, which a backward pass would have dropped."""
-        for module in self.model_wrapped.modules():
+        for module in cast(nn.Module, self.model_wrapped).modules():
             getattr(module, "reshard", lambda: None)()
 
     def _join(self, *args: Any, **kwargs: Any) -> DualOptimizer:
