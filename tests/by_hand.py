@@ -69,7 +69,8 @@ def saul(
     """Algorithm 1 with a schedule on both sides and each side clipped; returns lambda+ per step."""
     theta, alpha, mu, rho = list(model.parameters()), terms["alpha"], terms["mu"], terms["rho"]
     s_r, s_f = Clipping(0.0, terms["decay"], limit=limit), oracle.AdamW(0.0)
-    run, weights = ClippingSaul(theta, s_r, s_f, alpha, mu, 0.0, rho, rho, limit=limit), []
+    radii = rho, terms.get("forget_rho", rho)
+    run, weights = ClippingSaul(theta, s_r, s_f, alpha, mu, 0.0, *radii, limit=limit), []
     for step, rate in zip(steps, rates, strict=True):
         s_r.lr = s_f.lr = rate
         weights.append(run.step(*both(model, step)))

@@ -68,8 +68,9 @@ def rows(count: int, seed: int) -> list[dict[str, list[int]]]:
 
 
 def values(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the parameters."""
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    """A copy of the parameters, of all ranks' shards."""
+    named = [(name, p.detach()) for name, p in model.named_parameters()]
+    return {name: getattr(p, "full_tensor", p.clone)() for name, p in named}
 
 
 def llama(vocabulary: int = 8, seed: int = 0, **settings: Any) -> LlamaForCausalLM:

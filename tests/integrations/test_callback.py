@@ -186,6 +186,18 @@ def test_a_checkpoint_without_the_state_is_refused(tmp_path: Path) -> None:
         run(tmp_path, constraint(), str(tmp_path / "checkpoint-6"))
 
 
+def test_another_model_begins_with_another_multiplier(tmp_path: Path) -> None:
+    """And the same one, trained again, goes on."""
+    for init, steps in ((lambda: toy.toy(), (3, 3)), (None, (3, 6))):
+        made, found = trainer(tmp_path, constraint(), args={"max_steps": 3}), []
+        made.model_init = init
+        for _ in range(2):
+            made.train()
+            found.append((made.constraint.multiplier, made.constraint.metrics()["steps"]))
+        assert tuple(n for _, n in found) == steps and found[0][0] > 0
+        assert (found[0] == found[1]) == (init is not None)
+
+
 def test_a_loss_that_never_measures_is_told_at_the_first_step(tmp_path: Path) -> None:
     made = trainer(tmp_path, callbacks=[ConstraintCallback(constraint())])
     with pytest.raises(RuntimeError, match="found no measurement since the last step"):

@@ -1,6 +1,7 @@
 """A second training, evaluations in between, and classes behind: nothing of them is left over."""
 
 import inspect
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,21 @@ def test_a_new_model_begins_with_a_new_multiplier(kind: Any, tmp_path: Path) -> 
     assert found[0] == found[1] and found[0][0] > 0
 
 
+@pytest.mark.parametrize("schedule", ["linear", "constant"])
+def test_a_schedule_that_ends_before_the_goal_is_told_once(schedule: str, tmp_path: Path) -> None:
+    args = {"max_steps": 3, "lr_scheduler_type": schedule}
+    for alpha in (99.0, 0.5):
+        trainer = toy.trainer(
+            ALMTrainer, tmp_path, constraint=toy.constraint(alpha=alpha), args=args
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            trainer.train()
+        said = [each for each in told if 'type="linear"` came to 0' in str(each.message)]
+        assert len(said) == (schedule == "linear" and alpha == 99.0)
+        assert all(each.filename == __file__ for each in said)
+
+
 @pytest.mark.parametrize(
     ("sense", "met"),
     [(">=", [1.9, 2.0, 2.1, 9.0]), ("<=", [1.0, 1.9, 2.0, 2.1]), ("==", [1.9, 2.0, 2.1])],
@@ -96,18 +112,30 @@ def test_of_a_vector_every_entry_has_to_be_met_by_the_best(tmp_path: Path) -> No
     )
     with pytest.warns(UserWarning, match="no evaluation met the constraint") as told:
         trainer.train()
-    assert told[0].filename == __file__
+    assert all(each.filename == __file__ for each in told)
     assert trainer.state.best_model_checkpoint is None
 
 
 def test_two_stops_count_apart(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-1.0)  # met from the start
     never = StopOnStatus(constraint, "suspected_infeasible", times=3)
-    stops = [never, StopOnStatus(constraint, times=3)]
+    stops = [never, StopOnStatus(constraint, "never_active", times=3)]
     given = {"constraint": constraint, "callbacks": stops, "probe_every": 1}
     trainer = toy.trainer(SAULTrainer, tmp_path, args={"num_train_epochs": 4}, **given)
     trainer.train()
     assert trainer.state.global_step == 3
+
+
+def test_a_constraint_that_never_acted_ends_nothing_and_is_told(tmp_path: Path) -> None:
+    held = toy.constraint(alpha=-1.0)
+    stop = StopOnStatus(held, times=2)
+    given = {"constraint": held, "callbacks": [stop], "args": {"max_steps": 4}}
+    trainer = toy.trainer(ALMTrainer, tmp_path, **given)
+    with pytest.warns(UserWarning, match=r"`token_nll >= -1.0` has held from its first") as told:
+        trainer.train()
+    assert trainer.state.global_step == 4 and len(told) == 1
+    with pytest.raises(ValueError, match=r"no constraint has the status 'relesed'.* released"):
+        StopOnStatus(held, "relesed")
 
 
 class Own(Trainer):

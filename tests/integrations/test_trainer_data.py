@@ -59,6 +59,13 @@ def test_sides_that_cannot_be_paired_are_refused_by_name() -> None:
         (both, both, ValueError, "forgotten and kept at once"),
         (both, iter(both), TypeError, "`retain` is a list_iterator, .* Did you mean `list"),
         ("a.jsonl", both, TypeError, "`forget` is a str, .* rows of `language.encode`"),
+        ({"a": both}, both, TypeError, "`forget` is a dict, .* rows of `language.encode`"),
+        (
+            both,
+            [("Who?", "Ann")],
+            TypeError,
+            "a row of `retain` is a tuple, .* `language.encode",
+        ),
     ):
         with pytest.raises(error, match=told):
             PairedDataset(forget, retain)
@@ -103,6 +110,22 @@ def test_a_trainer_with_a_tokenizer_needs_no_collator(tmp_path: Path) -> None:
     some = [trainer.train_dataset[i] for i in range(4)]
     found, expected = trainer.data_collator(some), PairedCollator(tokenizer())(some)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_data_that_make_no_pairs_are_refused_before_a_step(tmp_path: Path) -> None:
+    rows = toy.rows(4, 1)
+    padded = [{**row, "labels": row["input_ids"]} for row in (dict(r) for r in rows)]
+    for row in padded:
+        row["attention_mask"] = [1] * (len(row["labels"]) - 1) + [0]
+    for told, given in {
+        "is a list, of which nothing makes pairs": {"train_dataset": rows},
+        "is a dict, .*`PairedDataset": {"train_dataset": {"forget": rows, "retain": rows}},
+        "no tokenizer, .* `processing_class=tokenizer`": {"processing_class": None},
+        "2 labels of a forget .* -100": {"train_dataset": PairedDataset(padded, toy.rows(4, 2))},
+    }.items():
+        given = {"data_collator": None, "processing_class": tokenizer(), **given}
+        with pytest.raises(ValueError, match=f"^SAULTrainer: .*{told}"):
+            toy.trainer(SAULTrainer, tmp_path, constraint=toy.constraint(), **given).train()
 
 
 def test_no_column_is_lost_and_what_cannot_be_stacked_is_named() -> None:

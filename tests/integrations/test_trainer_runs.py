@@ -29,6 +29,7 @@ from torch_alm.integrations.transformers import (
     StopOnStatus,
     _stop,
 )
+from torch_alm.integrations.transformers._objectives import refuse_optimizers
 from torch_alm.language import encode
 from torch_alm.measures import npo
 
@@ -121,17 +122,18 @@ def test_a_count_survives_a_resume(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-1.0)  # met from the start
     given = {"constraint": constraint, "args": {**SAVING, "save_steps": 2}, "probe_every": 1}
     for resume in (None, str(tmp_path / "checkpoint-2")):
-        stop = StopOnStatus(constraint, times=5)
+        stop = StopOnStatus(constraint, "never_active", times=5)
         trainer = toy.trainer(SAULTrainer, tmp_path, callbacks=[stop], **given)
         trainer.train(resume_from_checkpoint=resume)
         assert trainer.state.global_step == 5
     saved = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
-    assert saved["stateful_callbacks"]["torch_alm.StopOnStatus token_nll >= -1.0 released 5"] == 2
+    name = "torch_alm.StopOnStatus token_nll >= -1.0 never_active 5"
+    assert saved["stateful_callbacks"][name] == 2
 
 
 def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-9.0)  # met by far from the start
-    stop = StopOnStatus(constraint, times=3)
+    stop = StopOnStatus(constraint, "never_active", times=3)
     given = {"constraint": constraint, "args": {"num_train_epochs": 12}, "callbacks": [stop]}
     trainer = toy.trainer(SAULTrainer, tmp_path, probe_every=4, **given)
     trainer.train()
@@ -384,12 +386,12 @@ def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
 
 ENGINES = {
     "is_deepspeed_enabled": "DeepSpeed steps inside its own backward",
-    "is_fsdp_enabled": r"^SAULTrainer: .* under FSDP by parameter",
+    "is_fsdp_enabled": r"^SAULTrainer found FSDP1, .* Did you mean FSDP2, `fsdp_config=",
 }
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_engine_that_takes_no_second_gradient_or_mixes_the_sides_is_refused(
+def test_an_engine_without_gradients_of_each_side_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Trainer.create_accelerator_and_postprocess
@@ -401,6 +403,13 @@ def test_an_engine_that_takes_no_second_gradient_or_mixes_the_sides_is_refused(
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
     with pytest.raises(ValueError, match=ENGINES[name]):
         toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
+
+
+def test_a_state_that_is_made_before_weights_are_sharded_is_refused(tmp_path: Path) -> None:
+    trainer = toy.trainer(ALMTrainer, tmp_path, args={"optim": "adagrad"}, **KINDS[ALMTrainer]())
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ValueError, match=r'^ALMTrainer: `optim="adagrad"` makes its state before'):
+        refuse_optimizers(trainer)
 
 
 def test_float16_is_refused(tmp_path: Path) -> None:

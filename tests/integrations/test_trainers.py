@@ -1,13 +1,15 @@
 """The trainers are what they say, step by step, in one process and in two."""
 
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
+from accelerate import DistributedType, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor
 from transformers import Trainer
@@ -31,6 +33,7 @@ class Run(NamedTuple):
     rates: list[float]
     steps: list[Any]
     retained: list[float]
+    forget_norms: list[float]
 
 
 def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
@@ -38,7 +41,7 @@ def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
     if issubclass(kind, SAULTrainer | ALMTrainer):
         given["constraint"] = toy.constraint(alpha=ALPHA, mu=MU)
     if issubclass(kind, SAULTrainer | SAMTrainer):
-        given["rho"] = RHO
+        given.setdefault("rho", RHO)
     if issubclass(kind, SAULTrainer):
         given["probe_every"] = 1
     resume = args.pop("resume", None)
@@ -54,6 +57,7 @@ def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
         _rates(trainer.state.max_steps),
         trainer.steps[:-1],
         [line["retain_loss"] for line in seen if "retain_loss" in line],
+        [line["forget_grad_norm"] for line in seen if "forget_grad_norm" in line],
     )
 
 
@@ -68,9 +72,9 @@ def merged(runs: list[Run]) -> list[Any]:
     return [list(zip(*step, strict=True)) for step in each]
 
 
-def assert_is(found: list[Run], hand: Hand) -> None:
+def assert_is(found: list[Run], hand: Hand, **terms: float) -> None:
     model = toy.toy()
-    weights = hand(model, merged(found), found[0].rates, CLIP, **TERMS)
+    weights = hand(model, merged(found), found[0].rates, CLIP, **{**TERMS, **terms})
     torch.testing.assert_close(found[0].theta, toy.values(model), rtol=0, atol=1e-12)
     torch.testing.assert_close(found[0].multipliers, weights, rtol=0, atol=1e-12)
     assert [gate > 0 for gate in found[0].gates] == [weight > 0 for weight in weights]
@@ -91,6 +95,14 @@ def assert_pairs_are_those_of_their_epochs(steps: list[Any], epochs: int, rows: 
                 place = places[tuple(token for token in row if token != toy.PAD)]
                 drawn = pairs[place]["retain"]["input_ids"]
                 assert [token for token in beside if token != toy.PAD] == drawn
+
+
+@pytest.fixture(scope="module")
+def alone(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """A group of one process."""
+    one = Ranks(tmp_path_factory.mktemp("group"), world=1)
+    yield one
+    one.stop()
 
 
 HANDS: dict[Any, Hand] = {SAULTrainer: by_hand.saul, ALMTrainer: by_hand.alm}
@@ -120,14 +132,45 @@ def test_an_epoch_whose_steps_are_not_whole_is_refused(tmp_path: Path) -> None:
         run(SAULTrainer, str(tmp_path), {})
 
 
-def in_a_group(rank: int, kind: Any, folder: str, args: dict[str, Any]) -> Run:
+def in_a_group(
+    rank: int, kind: Any, folder: str, args: dict[str, Any], given: Any = None, world: int = 2
+) -> Run:
     """A training as a launcher starts it; the process group is there already."""
     for state in (AcceleratorState, GradientState):
         state._reset_state()
     AcceleratorState._reset_state(reset_partial_state=True)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", ACCELERATE_USE_CPU="true")
-    return run(kind, folder, args, **({} if kind is not SAMTrainer else flat()))
+    rows = flat() if issubclass(kind, SAMTrainer) else {}
+    return run(kind, folder, args, **rows, **given or {})
+
+
+LAUNCHED = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}  # by `accelerate launch`
+CONFIGURED = {"fsdp": True, "fsdp_config": {"version": 2, "min_num_params": 70}}
+CONFIGURED["fsdp_config"]["auto_wrap_policy"] = "SIZE_BASED_WRAP"  # so that two units share it
+
+
+def in_shards(
+    rank: int, kind: Any, folder: str, args: dict[str, Any], given: Any = None, world: int = 2
+) -> Run:
+    """The same under FSDP2, which accelerate has for GPUs alone: it is told that these are some."""
+
+    class Sharded(kind):
+        def create_accelerator_and_postprocess(self) -> None:
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+            super().create_accelerator_and_postprocess()
+            self.whole = [weakref.ref(p) for p in self.model.parameters()]
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+            assert all(p() is None for p in self.whole), "weights that shards have replaced"
+            return super().training_step(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in LAUNCHED.items():
+            patch.setenv(name, value if args.get("fsdp") is None else "")
+        found = in_a_group(rank, Sharded, folder, args, given, world)
+        assert AcceleratorState().is_fsdp2
+    return found
 
 
 def flat() -> dict[str, Any]:
@@ -148,6 +191,55 @@ def test_two_ranks_are_the_algorithm(kind: Any, ranks: Ranks, tmp_path: Path) ->
         assert one.retained[0] == pytest.approx(retained, abs=1e-12)
     assert_is(found, HANDS[kind])
     assert_gate_opens_and_closes(found[0])
+
+
+SHARDED = pytest.mark.skipif(transformers.__version__ < "5", reason="has no version of FSDP")
+RADII = [(0.0, 0.0), (RHO, 0.0), (0.0, RHO), (RHO, RHO)]
+
+
+@SHARDED
+@pytest.mark.parametrize("radii", RADII)
+def test_two_shards_are_the_algorithm(
+    radii: tuple[float, float], ranks: Ranks, tmp_path: Path
+) -> None:
+    terms = dict(zip(("rho", "forget_rho"), radii, strict=True))
+    args = {"num_train_epochs": 6, **CONFIGURED}
+    found = ranks(in_shards, SAULTrainer, str(tmp_path), args, terms)
+    assert_is(found, by_hand.saul, **terms)
+    assert_gate_opens_and_closes(found[0])
+    assert 0.0 in found[0].forget_norms, "a backward pass was left out at a closed gate"
+
+
+@SHARDED
+def test_two_shards_of_one_optimizer_are_the_algorithm(ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks(in_shards, ALMTrainer, str(tmp_path), {"num_train_epochs": 6})
+    assert_is(found, by_hand.alm)
+    found, model = ranks(in_shards, SAMTrainer, str(tmp_path), {"max_steps": 4}), toy.toy()
+    by_hand.sam(model, merged(found), found[0].rates, CLIP, **TERMS)
+    torch.testing.assert_close(found[0].theta, toy.values(model), rtol=0, atol=1e-12)
+
+
+@SHARDED
+@pytest.mark.parametrize("kind", [SAULTrainer, ALMTrainer, SAMTrainer])
+def test_what_two_shards_saved_two_and_one_go_on_with(
+    kind: Any, ranks: Ranks, alone: Ranks, tmp_path: Path
+) -> None:
+    """Without a radius and a penalty two micro-batches of one process are those of two ranks."""
+    rows = {} if kind is SAMTrainer else {"train_dataset": toy.pairs(8)}
+    given = {**rows, **({} if kind is ALMTrainer else {"rho": 0.0})}
+    args = {**CONFIGURED, "save_strategy": "steps", "save_steps": 3, "max_steps": 8}
+    args["gradient_accumulation_steps"] = 1
+    through = ranks(in_shards, kind, str(tmp_path), args, given)[0]
+    args["resume"] = str(tmp_path / "checkpoint-3")
+    resumed = ranks(in_shards, kind, str(tmp_path), args, given)[0]
+    assert resumed.multipliers == through.multipliers[3:]
+    assert all(torch.equal(resumed.theta[name], p) for name, p in through.theta.items())
+    if kind is ALMTrainer:
+        return
+    args["gradient_accumulation_steps"] = 2
+    single = alone(in_shards, kind, str(tmp_path), args, given, 1)[0]
+    torch.testing.assert_close(single.multipliers, resumed.multipliers, rtol=0, atol=1e-12)
+    torch.testing.assert_close(single.theta, through.theta, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", HANDS)

@@ -51,3 +51,17 @@ def warn_none_met(owner: object, args: TrainingArguments, state: TrainerState) -
             "the run too short?",
             stacklevel=3,
         )
+
+
+def warn_ended(owner: object, args: TrainingArguments, optimizer: Any, constraint: Any) -> None:
+    """Warn if the schedule has come to 0 and the constraint is not met."""
+    rate = max(float(group["lr"]) for group in optimizer.param_groups)
+    missed = constraint.metrics()["status"] in ("violated", "capped", "suspected_infeasible")
+    if missed and rate < args.learning_rate / 1000:
+        name = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        warnings.warn(
+            f'{type(owner).__name__}: `lr_scheduler_type="{name}"` came to 0 before the constraint '
+            'was met, so that its last steps moved nothing. Did you mean "constant", and '
+            "`StopOnStatus`, which ends the run?",
+            stacklevel=3,
+        )

@@ -1,6 +1,8 @@
 """ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
 
+import copy
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch_alm.integrations.transformers._best import (
     choose_where,
     forget_disqualified,
     wants_best,
+    warn_ended,
     warn_none_met,
 )
 from torch_alm.integrations.transformers._pairs import PairedDataset
@@ -32,6 +35,18 @@ class LoggingCallback(TrainerCallback):
             fix = "Did you mean `ALMConstraint(token_nll, alpha=4.0, mu=0.01)`?"
             raise TypeError(f"`constraint` is {constraint!r}: nothing says where to stop. {fix}")
         self.constraint, self.name = constraint, name
+        self._untrained: dict[str, Any] | None = None
+        self._model: weakref.ref[Any] | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, *_: Any, model: Any = None, **__: Any
+    ) -> None:
+        """Begin anew with another model, which `model_init` makes for every training."""
+        if self._untrained is None:
+            self._untrained = copy.deepcopy(self.constraint.state_dict())
+        elif self._model is not None and self._model() is not model and not state.global_step:
+            self.constraint.load_state_dict(self._untrained)
+        self._model = None if model is None else weakref.ref(model)
 
     def add_to(self, trainer: Trainer) -> None:
         """Make it the first of a Trainer's callbacks: the others then see what it logs."""
@@ -78,12 +93,13 @@ class SteppingCallback(LoggingCallback):
     _steps, _scale = 0, 1.0
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **given: Any
     ) -> None:
         """Restore what a resumed run had; by then the Trainer has read its state.
 
         A constraint that finds its mu is attached to the optimizer, which it has to read.
         """
+        super().on_train_begin(args, state, **given)
         self.constraint.discard()
         saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
         self._written = saved
@@ -148,7 +164,7 @@ class ConstraintCallback(SteppingCallback):
     multiplier per optimizer step, from all its micro-batches and ranks, none for a step that a
     GradScaler skips; logs as in `ALMTrainer`; the state saved and restored with the Trainer's own,
     in `trainer_state.json` (also with `save_only_model=True`); a `PairedDataset` is told its epoch;
-    what an evaluation measures is forgotten.
+    what an evaluation measures is forgotten. A training of another model begins anew.
 
     Where a best checkpoint is asked for, only steps that met the constraint may have it. That takes
     `callback.add_to(trainer)`; schedules and other callbacks read every metric as it is.
@@ -187,9 +203,7 @@ class ConstraintCallback(SteppingCallback):
             choose_where(trainer, lambda _: self.constraint.metrics()["status"] in MET)
         self._trainer = trainer
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **given: Any) -> None:
         """See `SteppingCallback`."""
         if wants_best(args) and self._trainer is None:
             raise ValueError(
@@ -203,12 +217,15 @@ class ConstraintCallback(SteppingCallback):
                 "which the loss measures as forgetting. Did you mean None?",
                 stacklevel=2,
             )
-        super().on_train_begin(args, state, optimizer=optimizer)
+        super().on_train_begin(args, state, **given)
 
-    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        """See `warn_none_met`."""
+    def on_train_end(
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
+    ) -> None:
+        """See `warn_none_met` and `warn_ended`."""
         super().on_train_end(args, state)
         warn_none_met(self, args, state)
+        warn_ended(self, args, optimizer, self.constraint)
 
 
 def scale_of(optimizer: Any) -> float:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
+import transformers
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
+from transformers.utils import is_accelerate_available
 
 KNOWN = ("torch_alm.", "transformers.", "trl.")  # TRL's calls the one behind it
 
@@ -19,7 +21,7 @@ class ObjectiveTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        refuse_steps_in_backward(self)
+        refuse_optimizers(self)
         for other in type(self).__mro__[type(self).__mro__.index(ObjectiveTrainer) + 1 :]:
             if "training_step" in vars(other) and not other.__module__.startswith(KNOWN):
                 self._warn_bypassed(other, "training_step", "`ConstraintCallback`")
@@ -86,14 +88,33 @@ class ObjectiveTrainer(Trainer):
         self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
 
 
-def refuse_steps_in_backward(trainer: Trainer) -> None:
-    """Refuse the optimizers of `TrainingArguments` whose hooks move weights within a pass."""
+def refuse_optimizers(trainer: Trainer) -> None:
+    """Refuse optimizers of `TrainingArguments` that step in `backward`, or cannot be sharded."""
     name = str(getattr(trainer.args.optim, "value", trainer.args.optim))
     if "layerwise" in name or "lomo" in name:
         raise ValueError(
             f'{type(trainer).__name__}: `optim="{name}"` moves weights inside `backward`, once per '
             "pass and before the step is known. Did you mean one that steps afterwards, such as "
             '"adamw_torch" or "galore_adamw"?'
+        )
+    if not trainer.is_fsdp_enabled:
+        return
+    if name == "adagrad":
+        raise ValueError(
+            f'{type(trainer).__name__}: `optim="adagrad"` makes its state before weights are '
+            "sharded, and accelerate leaves it behind (1.15 does): the first step or checkpoint "
+            'would fail. Did you mean "adamw_torch"?'
+        )
+    if not getattr(trainer.accelerator, "is_fsdp2", False):
+        if isinstance(trainer, ObjectiveTrainer):
+            raise ValueError(
+                f"{type(trainer).__name__} found FSDP1, where a norm would be that of a rank's "
+                'part. Did you mean FSDP2, `fsdp_config={"version": 2}`?'
+            )
+    elif transformers.__version__ < "5" or not is_accelerate_available("1.13"):
+        raise ValueError(
+            f"{type(trainer).__name__}: FSDP2 needs transformers 5.0 and accelerate 1.13; with "
+            "older ones a resumed run begins without moments. Did you mean DDP?"
         )
 
 

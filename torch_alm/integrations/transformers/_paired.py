@@ -1,6 +1,5 @@
 """The base of trainers with a constraint: pairs, evaluations, logs, the best checkpoint."""
 
-import copy
 from collections.abc import Mapping
 from contextlib import suppress
 from inspect import signature
@@ -11,9 +10,9 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from torch_alm.constraint import ALMConstraint
-from torch_alm.integrations.transformers._best import MET, choose_where, warn_none_met
+from torch_alm.integrations.transformers._best import MET, choose_where, warn_ended, warn_none_met
 from torch_alm.integrations.transformers._callback import LoggingCallback
-from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
+from torch_alm.integrations.transformers._objectives import refuse_optimizers
 from torch_alm.integrations.transformers._pairs import PairedDataset
 from torch_alm.integrations.transformers._sides import join, require_rows, split_pairs
 
@@ -45,12 +44,11 @@ class PairedTrainer(Trainer):
     def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
         reporting, self.constraint = self._reporting(constraint), constraint
         self._evaluated = ""
-        self._untrained: dict[str, Any] | None = None
         self._retain_losses: list[Tensor] = []
         if type(self).forget_objective is PairedTrainer.forget_objective:
             require_of_a_batch(self, constraint.measure)
         super().__init__(*args, **split_pairs(kwargs))
-        refuse_steps_in_backward(self)
+        refuse_optimizers(self)
         refuse_arguments(self)
         join(self, kwargs, collates=kwargs.get("data_collator") is not None or len(args) > 2)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
@@ -137,14 +135,11 @@ class PairedTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; warn if no checkpoint met the constraint and the best was wanted."""
+        """Train; warn if the constraint was not met: see `warn_none_met` and `warn_ended`."""
         self._retain_losses.clear()
-        if self.model_init is not None:  # it begins with another model, and so does the constraint
-            if self._untrained is None:
-                self._untrained = copy.deepcopy(self.constraint.state_dict())
-            self.constraint.load_state_dict(self._untrained)
         outcome = super().train(*args, **kwargs)
         warn_none_met(self, self.args, self.state)
+        warn_ended(self, self.args, self.optimizer, self.constraint)
         return outcome
 
     def _control_logs(self) -> dict[str, float]:

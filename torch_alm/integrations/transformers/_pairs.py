@@ -1,7 +1,7 @@
 """Forget and retain in one data set: every forget row with a retain row drawn for it."""
 
 import random
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Set, Sized
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ class PairedDataset(Dataset[Pair]):
 
     Raises:
         ValueError: if there is nothing to forget or nothing to keep, or both are one.
-        TypeError: for a stream, whose rows cannot be counted.
+        TypeError: for a stream, whose rows cannot be counted, or rows that are no mappings.
 
     Example:
         >>> rows = [{"input_ids": [0, n], "labels": [-100, n]} for n in range(9)]
@@ -45,7 +45,7 @@ class PairedDataset(Dataset[Pair]):
 
     def __init__(self, forget: Sequence[Row], retain: Sequence[Row], *, seed: int = 0) -> None:
         for name, rows in (("forget", forget), ("retain", retain)):
-            if not hasattr(rows, "__len__") or isinstance(rows, str):
+            if not hasattr(rows, "__len__") or isinstance(rows, str | Mapping | Set):
                 raise TypeError(
                     f"PairedDataset: `{name}` is a {type(rows).__name__}, whose rows cannot be "
                     "counted or drawn. Did you mean `list(...)` of it, rows of `language.encode`, "
@@ -55,6 +55,12 @@ class PairedDataset(Dataset[Pair]):
                 raise ValueError(
                     f"PairedDataset: there is nothing to {name}; no step could be taken. Was the "
                     "file read?"
+                )
+            if not isinstance(rows[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(
+                    f"PairedDataset: a row of `{name}` is a {type(rows[0]).__name__}, where no "
+                    "`input_ids` and `labels` can be found. Did you mean "
+                    "`language.encode(tokenizer, question, answer)` of it?"
                 )
         if forget is retain:
             raise ValueError(

@@ -1,11 +1,16 @@
 """SAULTrainer: Algorithm 1 inside a Trainer."""
 
+from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
+import torch.distributed.checkpoint as dcp
+from accelerate.utils import save_fsdp_model  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import TrainerState
 
+from torch_alm.checkpoint import DualState
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
 from torch_alm.integrations.transformers._callback import LoggingCallback
@@ -14,19 +19,23 @@ from torch_alm.integrations.transformers._paired import PairedTrainer, require_p
 from torch_alm.sam import SAM, ReverseSAM
 
 STEPS = "torch_alm.SAULTrainer steps"
+SHARDS = "optimizer_0"  # where accelerate keeps an optimizer under FSDP
+SCHEDULE = "scheduler.pt"
 
 
 class _ResumeCheck(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
-    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **given: Any) -> None:
+        """Look whether the Trainer has read the optimizer of a checkpoint; by now it has."""
+        super().on_train_begin(args, state, **given)
         steps = self.constraint.metrics()["steps"]
         known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
         if state.global_step and (not steps or known != steps):
             raise ValueError(
-                f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
-                "where the constraint is. Was it saved with `save_only_model=True`?"
+                f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt` "
+                f"(under FSDP2 `{SHARDS}`), where the constraint is. Was it saved with "
+                "`save_only_model=True`?"
             )
 
     def on_optimizer_step(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
@@ -63,7 +72,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
             place of everything above but `constraint`, which has to be the same.
 
     Raises:
-        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for an optimizer that steps inside
+        ValueError: under DeepSpeed or FSDP1, with `fp16=True`; for an optimizer that steps inside
             `backward`, a training batch that is no pair, a checkpoint without the optimizer.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
@@ -107,22 +116,14 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Prepare as the Trainer does; clipping then reaches both sides."""
         super().create_accelerator_and_postprocess()
-        self._refuse_engine()
-        self.accelerator.clip_grad_norm_ = self._clip
-
-    def _refuse_engine(self) -> None:
-        name = type(self).__name__
-        if self.is_fsdp_enabled:
-            raise ValueError(
-                f"{name}: the Trainer saves an optimizer under FSDP by parameter name, and one "
-                "side would get the other's moments. Did you mean DDP, or a loop of your own with "
-                "`fully_shard` and `torch_alm.checkpoint.DualState`?"
-            )
         if self.args.fp16:
             raise ValueError(
-                f"{name}: `fp16=True` brings a GradScaler, which unscales the retain gradient "
-                "only. Did you mean `bf16=True`, which needs none?"
+                f"{type(self).__name__}: `fp16=True` brings a GradScaler, which unscales the "
+                "retain gradient only. Did you mean `bf16=True`, which needs none?"
             )
+        self.accelerator.clip_grad_norm_ = self._clip
+        if self.is_fsdp_enabled:
+            self._shard, self.accelerator.prepare = self.accelerator.prepare, self._prepare
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Two of the optimizers that the Trainer behind it would have made, joined."""
@@ -136,7 +137,29 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
                 "mean `optimizers=(DualOptimizer(retain, forget, constraint), None)`, or none?"
             )
         self._optimizer.backward_fn = self._backward
+        self._optimizer.reshard = self._reshard if self.is_fsdp_enabled else None
         return self.optimizer
+
+    def _prepare(self, *given: Any, **how: Any) -> Any:
+        """Prepare as accelerate does, which puts sharded weights into the groups of one side.
+
+        The other lists none meanwhile: what it holds could not be freed.
+        """
+        if self.optimizer is None or not any(each is self.optimizer for each in given):
+            return self._shard(*given, **how)
+        dual = self._optimizer
+        for group in dual.forget.param_groups:
+            group["params"] = []
+        dual._listed = ()
+        prepared = self._shard(*given, **how)
+        for forget, retain in zip(dual.forget.param_groups, dual.retain.param_groups, strict=True):
+            forget["params"] = [*retain["params"]]
+        return prepared
+
+    def _reshard(self) -> None:
+        """Drop gathered weights, which a backward pass would have dropped."""
+        for module in cast(nn.Module, self.model_wrapped).modules():
+            getattr(module, "reshard", lambda: None)()
 
     def _join(self, *args: Any, **kwargs: Any) -> DualOptimizer:
         retain, forget = (self._base(*args, **kwargs) for _ in range(2))
@@ -184,3 +207,27 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     def _control_logs(self) -> dict[str, float]:
         norm = {} if self._forget_norm is None else {"forget_grad_norm": self._forget_norm.item()}
         return {**norm, **super()._control_logs()}
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save as the Trainer does; under FSDP2, which knows one side only, by `DualState`."""
+        if not self.is_fsdp_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        plugin, schedule = self.accelerator.state.fsdp_plugin, cast(Any, self.lr_scheduler)
+        save_fsdp_model(plugin, self.accelerator, self.model, output_dir, adapter_only=True)
+        dcp.save(self._shards, checkpoint_id=Path(output_dir, SHARDS))
+        if self.args.should_save:
+            torch.save(schedule.state_dict(), Path(output_dir, SCHEDULE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load what `_save_optimizer_and_scheduler` has saved, on any number of ranks."""
+        if not self.is_fsdp_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        elif checkpoint is not None and (folder := Path(checkpoint, SHARDS)).is_dir():
+            dcp.load(self._shards, checkpoint_id=folder)
+            schedule = torch.load(Path(checkpoint, SCHEDULE), weights_only=True)
+            cast(Any, self.lr_scheduler).load_state_dict(schedule)
+
+    @property
+    def _shards(self) -> dict[str, Any]:
+        return {"optimizer": DualState(cast(nn.Module, self.model), self._optimizer)}

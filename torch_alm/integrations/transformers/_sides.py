@@ -5,7 +5,13 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
-from transformers import DataCollatorWithPadding, IntervalStrategy, Trainer
+from torch import Tensor
+from transformers import (
+    DataCollatorWithPadding,
+    IntervalStrategy,
+    Trainer,
+    default_data_collator,
+)
 
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 
@@ -36,6 +42,7 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
         UserWarning: if some are.
     """
     pairs, evaluated = given.get("train_dataset"), given.get("eval_dataset")
+    require_collator(trainer, is_paired=isinstance(pairs, PairedDataset))
     if not isinstance(pairs, PairedDataset):
         return
     sets, rest = cast(dict[str, Any], trainer.eval_dataset), cast(Any, trainer.train_dataset)
@@ -62,6 +69,24 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
         )
 
 
+def require_collator(trainer: Trainer, *, is_paired: bool) -> None:
+    """Raise if there are rows and nothing that makes batches of pairs of them."""
+    owner, rows = type(trainer).__name__, cast(Any, trainer.train_dataset)
+    if is_paired and trainer.data_collator is default_data_collator:
+        raise ValueError(
+            f"{owner}: there is no tokenizer, so that rows of different lengths make no batch. Did "
+            "you mean `processing_class=tokenizer`, or `data_collator=PairedCollator(...)`?"
+        )
+    is_usual = type(trainer.data_collator) is DataCollatorWithPadding
+    is_usual |= trainer.data_collator is default_data_collator
+    if not is_paired and rows is not None and (is_usual or isinstance(rows, Mapping)):
+        raise ValueError(
+            f"{owner}: the `train_dataset` is a {type(rows).__name__}, of which nothing makes "
+            "pairs, so that nothing would be forgotten. Did you mean "
+            "`PairedDataset(forget=rows, retain=others)`?"
+        )
+
+
 def sets_of(evaluated: Any) -> Mapping[str, Any]:
     """Data sets to evaluate, each with a name."""
     if evaluated is None:
@@ -84,7 +109,21 @@ class CountingCollator:
             ids, positions = (batch["forget"].get(key) for key in ("input_ids", "position_ids"))
             found = len(ids) if positions is None else int((positions == 0).sum())
             require_rows(self.owner, "forget", found, len(rows), "its `data_collator`")
+            for side in ("forget", "retain"):
+                refuse_padding(self.owner, side, batch[side])
         return batch
+
+
+def refuse_padding(owner: str, side: str, batch: Mapping[str, Any]) -> None:
+    """Raise if labels of a batch are on padding."""
+    labels, mask = batch.get("labels"), batch.get("attention_mask")
+    if not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or mask.shape != labels.shape:
+        return
+    if count := int(((mask == 0) & (labels != -100)).sum()):
+        raise ValueError(
+            f"{owner}: {count} labels of a {side} batch are on padding (where `attention_mask` is "
+            "0), which would be scored as if it were answers. Did you mean -100 there?"
+        )
 
 
 def require_rows(

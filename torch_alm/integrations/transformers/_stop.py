@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from torch_alm._constraint.state import STATUSES
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import MET
@@ -15,6 +16,11 @@ from torch_alm.language._generation import decode, read_answers
 from torch_alm.language._models import Tokenizer
 
 Constraint: TypeAlias = ALMConstraint | ConstraintGroup
+IDLE = "never_active"
+NEVER = (
+    "StopOnStatus: `{}` has held from its first measurement, so that it has never acted, and the "
+    "run goes on. Are `sense` and alpha what you mean?"
+)
 
 
 class StopOnStatus(TrainerCallback):
@@ -25,13 +31,19 @@ class StopOnStatus(TrainerCallback):
     or give the constraint a filter (`torch_alm.filters.Mean`). A step that does not measure
     (`probe_every` of `SAULTrainer`) does not count.
 
+    A constraint that has held from its first measurement has released nothing, and ends nothing.
+
     Args:
         constraint: that of the trainer.
         status: one of those of `ALMConstraint.metrics`.
         times: measured steps in a row.
 
+    Raises:
+        ValueError: for a status that there is not.
+
     Warns:
-        UserWarning: where it stops on what was measured under dropout.
+        UserWarning: where it stops on what was measured under dropout, or would have stopped on a
+            constraint that never acted.
 
     Example:
         >>> from torch_alm.filters import Mean
@@ -40,6 +52,11 @@ class StopOnStatus(TrainerCallback):
     """
 
     def __init__(self, constraint: Constraint, status: str = "released", *, times: int = 1) -> None:
+        if status not in STATUSES:
+            raise ValueError(
+                f"StopOnStatus: no constraint has the status {status!r}, so that nothing would "
+                f"stop. Did you mean one of {', '.join(STATUSES)}?"
+            )
         self.constraint, self.status, self.times = constraint, status, times
         self._key = f"StopOnStatus {name_of(constraint)} {status} {times}"
 
@@ -52,8 +69,14 @@ class StopOnStatus(TrainerCallback):
         told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
         if metrics["steps"] == told:
             return
-        counts[name] = counts.get(name, 0) + 1 if metrics["status"] == self.status else 0
+        is_idle = metrics["status"] == IDLE and self.status in MET and self.status != IDLE
+        is_so = is_idle or metrics["status"] == self.status
+        counts[name] = counts.get(name, 0) + 1 if is_so else 0
         if counts[name] < self.times:
+            return
+        if is_idle:
+            if counts[name] == self.times:
+                warnings.warn(NEVER.format(name_of(self.constraint)), stacklevel=2)
             return
         control.should_training_stop = True
         if self.status in MET and has_dropout(given["model"]):
