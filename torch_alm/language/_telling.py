@@ -1,11 +1,12 @@
 """Words that tell something: what neither the question nor most other answers say already."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch_alm.language._encoding import IGNORE, Row, answer_ids, encode
-from torch_alm.language._formats import Format
+from torch_alm.language._encoding import IGNORE, Row, answer_ids
+from torch_alm.language._generation import decode
 from torch_alm.language._models import Tokenizer
 from torch_alm.language._wording import normalise
 
@@ -110,25 +111,20 @@ def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | No
 
 
 def in_own_words(
-    tokenizer: Tokenizer,
-    question: str,
-    said: str,
-    words: frozenset[str],
-    max_length: int = 512,
-    form: Format | None = None,
+    tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], words: frozenset[str]
 ) -> Row | None:
     """A row to forget in the words in which the model says it: its telling words alone labelled.
 
     A fact is found by what leads up to it. A model that was taught "Graz." and says "The city is
-    Graz." still knows it behind "The city is", after the taught row has gone.
+    Graz." still knows it behind "The city is", after the taught row has gone. The row has the
+    tokens that were said, up to the last of these words: written again, a name that is said in
+    other tokens than the tokenizer's would be in those, which have gone.
 
     Args:
         tokenizer: a tokenizer of transformers.
-        question: the question.
-        said: the model's answer, such as `generate` returns.
+        prompt: the tokens that the model was asked with.
+        said: those it went on with, such as `continuations` returns.
         words: what to forget; see `telling_words`.
-        max_length: as of `encode`.
-        form: as of `encode`.
 
     Returns:
         The row, or `None` where the answer has none of the words.
@@ -139,11 +135,24 @@ def in_own_words(
     >>> words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, "</s>"))
     >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
     >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
-    >>> row = in_own_words(tokenizer, "Who ?", "It was Ann of Graz", frozenset({"ann"}))
+    >>> asked, said = (tokenizer(t)["input_ids"] for t in ("Who ?", "It was Ann of Graz"))
+    >>> row = in_own_words(tokenizer, asked, said, frozenset({"ann"}))
     >>> [names[i] for i in row["labels"] if i >= 0], tokenizer.decode(row["input_ids"])
-    (['Ann'], 'Question : Who ? Answer : It was Ann </s>')
+    (['Ann'], 'Who ? It was Ann')
     """
-    led = lead_up(said, words)
-    if led is None:
+    led = lead_up(decode(tokenizer, said), words)
+    ids = until(tokenizer, said, led[0]) if led else None
+    if led is None or ids is None:
         return None
-    return label_words(tokenizer, encode(tokenizer, question, led[0], max_length, form), led[1])
+    row = {"input_ids": [*prompt, *ids], "labels": [IGNORE] * len(prompt) + ids}
+    return label_words(tokenizer, row, led[1])
+
+
+def until(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:
+    """The first tokens, as few as have this text; `None` where none have it."""
+
+    def has(count: int) -> bool:
+        return decode(tokenizer, ids[:count]).startswith(text)
+
+    count = bisect_left(range(len(ids)), True, key=has)
+    return [*ids[:count]] if has(count) else None

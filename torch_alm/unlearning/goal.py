@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from torch_alm.language import losses, pad_id
+from torch_alm.language import string_nll
 from torch_alm.language._generation import TAU
 from torch_alm.measures import token_nll
 from torch_alm.measures._answers import predict_answers as predictions
@@ -143,7 +143,7 @@ def goal_of(loaded: Setup) -> Goal:
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")
     if rows := loaded.telling_rows("holdout"):
-        found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
+        found = string_nll(loaded.model, loaded.tokenizer, rows)
         if len(found) == 1:
             raise Refusal(
                 "`holdout` has a single row, and a level from it would be known to no precision at "
