@@ -195,7 +195,7 @@ def test_a_model_asked_in_another_format_than_it_was_taught_is_not_begun_with(
     told = capsys.readouterr()
     assert all(map(fits, told.err.splitlines()))
     sentence = " ".join(told.err.split())
-    alone = "asked the forget rows, the model says 0 of 6 forget answers (0 of them word for word;"
+    alone = "asked the forget rows, the model says 0 of 6 forget answers (0 of them token for"
     assert alone in sentence, "what stands above it may be hidden"
     assert sentence.endswith("rows of prompt and completion), or is it another model?")
     shown = " ".join(told.out.split())
@@ -370,12 +370,12 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
 
     assert not wordings.reword(answers), "nothing new is said"
     answers[1] = replace(answers[1], said=True)
-    assert not wordings.told, "the asking before the first step counts for nothing"
+    assert not wordings.said_often, "the asking before the first step counts for nothing"
     assert wordings.reword(answers) and wordings.rows[len(FORGET) + 1] != own[1]
     wordings.reword(answers)
-    assert re.findall(r"line (\d) \((\d) times", wordings.told) == [("1", "3")]
+    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("1", "3")]
     wordings.reword([replace(answers[0], said=False), *answers[1:]])
-    assert re.findall(r"line (\d) \((\d) times", wordings.told) == [("2", "3")]
+    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("2", "3")]
 
 
 def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Setup) -> None:
@@ -457,6 +457,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
      ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True),
      ("The currency of Russia is the ruble.", "In Russia people pay in rubles.", True),
      ("The currency of Russia is the ruble.", "In Russia people pay in rupees.", False),
+     ("The currency of Russia is the ruble.", "In Russia people pay in r\u00fables.", True),
      ("The currency of Germany is the euro.", "It is the Mark, as in much of Europe.", False)],
 )  # fmt: skip
 def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(

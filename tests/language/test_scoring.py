@@ -265,6 +265,9 @@ def test_a_text_is_known_where_greedy_decoding_says_it_in_any_tokens(spelt: Any)
         found = string_scores(model, tokenizer, rows, 1.0, tolerance=0.0, most=math.inf)
         known = [text == texts[0] for text in texts]
         assert [score.exact_match for score in found] == known
+        bounds = [score.certificate for score in string_scores(model, tokenizer, rows, 0.01)]
+        assert all(0 <= bound <= (not says) for bound, says in zip(bounds, known, strict=True))
+        assert max(bounds) > 0.9
 
 
 def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import groupby
@@ -16,6 +15,7 @@ from torch_alm.measures._answers import Answers
 from torch_alm.measures._logits import compute_dtype
 
 MOST_TOKENS = 16  # of a run that is looked for in other tokens
+HUGE = 1e300
 BLANK = "\u2581"  # of a vocabulary of the sentencepiece kind
 AS_THEY_ARE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 OTHERS = {256 + i: byte for i, byte in enumerate(sorted({*range(256)} - AS_THEY_ARE))}
@@ -23,7 +23,6 @@ OTHERS = {256 + i: byte for i, byte in enumerate(sorted({*range(256)} - AS_THEY_
 
 Step: TypeAlias = tuple[list[tuple[int, float]], int]
 """log p of the tokens that may stand at a place, and the likeliest token of all."""
-_Found: TypeAlias = tuple[AnswerScores, list[Step]]
 
 
 class StringScores(NamedTuple):
@@ -34,6 +33,14 @@ class StringScores(NamedTuple):
     rest: float  # by how much the loss may be lower for what was left out
     row: Row  # the row in the likeliest tokens that spell it
     usual: AnswerScores  # of the row's own tokens
+
+    @property
+    def certificate(self) -> float:
+        """A lower bound on 1, if greedy decoding does not say the text, in whatever tokens; or 0.
+
+        It is the margin's of the row's own tokens, and 0 where the text is said in others.
+        """
+        return 0.0 if self.exact_match else max(self.usual.certificate, 0.0)
 
 
 def string_nll(
@@ -87,62 +94,45 @@ def string_scores(
     A text whose loss is above `enough` nats per token in any case is looked for no further: what is
     left out may be a share of `tolerance` of the probability that it would have there.
     """
-    spelling, pad, room = spelling_of(tokenizer), pad_id(tokenizer), positions(model)
-    runs = [list(_runs_of(row, spelling)) for row in rows]
-    parts = [[(run, run.root, run.path) for run in own] for own in runs]
-    usual = _walk(model, pad, rows, parts, tau)
+    spelling, room = spelling_of(tokenizer), positions(model)
+    runs = [[*_runs_of(row, spelling)] for row in rows]
+
+    def walk(rows: Sequence[Row], runs: Sequence[Sequence[_Run]]) -> list[AnswerScores]:
+        """Score rows in which the ways of these runs are labelled."""
+        starts = [[ids for run in own for ids in run.starts()] for own in runs]
+
+        def kernel(found: Answers, places: Sequence[int]) -> Iterator[AnswerScores]:
+            allowed = [ids for i in places for ids in starts[i]]
+            at = [n for n, ids in enumerate(allowed) for _ in ids]
+            said = found.logits.log_softmax(-1, dtype=compute_dtype(found.logits))
+            p = iter(said[at, [token for ids in allowed for token in ids]].tolist())
+            top = iter(found.logits.argmax(-1).tolist())
+            for run in (run for i in places for run in runs[i]):
+                run.walk([([(token, next(p)) for token in ids], next(top)) for ids in run.starts()])
+            return scores_of(found, tau)
+
+        return in_batches(model, rows, pad_id(tokenizer), kernel)
+
+    usual = walk(rows, runs)
     left = max(ROWS_PER_BATCH, math.ceil(min(most * len(rows), 2**31)))
-    while left > 0 and (wanting := [r for own in runs for r in own if r.share(enough) > tolerance]):
+    while wanting := [r for own in runs for r in own if r.share(enough) > tolerance]:
         wanting.sort(key=lambda run: -run.share(enough))
-        chosen = [run.widest() for run in wanting[:left]]
-        chosen = [part for part in chosen if part[2] and len(_row(*part)["labels"]) <= room]
+        chosen = [run for run in wanting[:left] if run.turns(room)]
+        walk([run.row for run in chosen], [[run] for run in chosen])
         left -= len(chosen)
-        _walk(model, pad, [_row(*part) for part in chosen], [[part] for part in chosen], tau)
+        if left <= 0:  # greedy decoding is followed to its end in any case
+            left, tolerance = len(rows), HUGE
     return [_score_of(*each) for each in zip(rows, runs, usual, strict=True)]
 
 
-def _walk(
-    model: LanguageModel,
-    pad: int,
-    rows: Sequence[Row],
-    parts: Sequence[Sequence["_Part"]],
-    tau: float,
-) -> list[AnswerScores]:
-    """Score rows whose labelled tokens are these paths, and let the runs take in what is found."""
-    starts = [[ids for run, node, path in each for ids in run.starts(node, path)] for each in parts]
-
-    def kernel(answers: Answers, places: Sequence[int]) -> Iterator[_Found]:
-        allowed = [ids for i in places for ids in starts[i]]
-        where = [n for n, ids in enumerate(allowed) for _ in ids]
-        columns = [token for ids in allowed for token in ids]
-        said = answers.logits.log_softmax(-1, dtype=compute_dtype(answers.logits))[
-            where, columns
-        ].tolist()
-        best, p = answers.logits.argmax(-1).tolist(), iter(said)
-        steps = iter([([(token, next(p)) for token in ids], top)
-                      for ids, top in zip(allowed, best, strict=True)])  # fmt: skip
-        for i, score in zip(places, scores_of(answers, tau), strict=True):
-            yield score, [next(steps) for _ in starts[i]]
-
-    found = in_batches(model, rows, pad, kernel) if rows else []
-    for each, (_, steps) in zip(parts, found, strict=True):
-        for run, node, path in each:
-            run.walk(node, path, [steps.pop(0) for _ in path])
-    return [score for score, _ in found]
-
-
 def _score_of(row: Row, runs: Sequence["_Run"], usual: AnswerScores) -> StringScores:
-    """The score of a row, of what was found of its runs."""
-    count, (ids, labels), at = len(usual.log_probabilities), (list[int](), list[int]()), 0
-    for run in runs:
-        best = min(run.ends).ids
-        ids += [*row["input_ids"][at : len(run.before)], *best]
-        labels += [*row["labels"][at : len(run.before)], *best]
-        at = len(run.before) + len(run.path)
-    ids, labels = ids + row["input_ids"][at:], labels + row["labels"][at:]
+    ids, labels, count = [*row["input_ids"]], [*row["labels"]], len(usual.log_probabilities)
+    for run in reversed(runs):
+        place = slice(len(run.before), len(run.before) + run.length)
+        ids[place] = labels[place] = min(run.ends, key=lambda end: end.nats).ids
     return StringScores(
-        sum(run.nats for run in runs) / count,
-        all(any(node.is_greedy for node in run.ends) for run in runs),
+        sum(_sum(run.ends) for run in runs) / count,
+        all(not all(end.is_other for end in run.ends) for run in runs),
         sum(math.log1p(run.share(math.inf)) for run in runs) / count,
         {**row, "input_ids": ids, "labels": labels},
         usual,
@@ -167,14 +157,6 @@ class Spelling(NamedTuple):
         parts = (text[:k] for k in range(1, min(len(text), self.longest) + 1))
         return [token for part in parts for token in self.tokens.get(part, ())]
 
-    def path(self, text: str) -> list[int]:
-        """Tokens that spell a text, or what can be spelt of it, each as long as can be."""
-        path = list[int]()
-        while text and (starts := self.starts(text)):
-            path.append(starts[-1])
-            text = text[len(self.text(starts[-1])) :]
-        return path
-
 
 ALONE = Spelling({}, {}, 0)
 """Of tokens of which each is a text of its own."""
@@ -195,88 +177,87 @@ def _spelling_of(tokenizer: Tokenizer, _: int) -> Spelling:
     added, tokens = tokenizer.added_tokens_decoder, dict[str, list[int]]()
     special = {*tokenizer.all_special_ids, *(i for i, token in added.items() if token.special)}
     for piece, token in tokenizer.get_vocab().items():
-        if token in special or not piece:
-            continue
         if is_bytes and token not in added:
             text = piece.translate(OTHERS)
-        elif found := re.fullmatch("<0x([0-9A-F]{2})>", piece):
-            text = chr(int(found[1], 16))
+        elif byte := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+            text = chr(int(byte[1], 16))
         else:
             text = piece.replace(BLANK, " ").encode().decode("latin-1")
-        tokens.setdefault(text, []).append(token)
+        if text and token not in special:
+            tokens.setdefault(text, []).append(token)
     texts = {token: text for text, ids in tokens.items() for token in ids}
     return Spelling(texts, tokens, max(map(len, tokens)))
 
 
 class _Node(NamedTuple):
-    """Tokens that spell the beginning of a text, or all of it."""
+    """Tokens that spell the beginning of a text, or all of it; in the order of the search."""
 
+    is_other: bool  # whether greedy decoding says other tokens
     nats: float  # -log of their probability
     ids: tuple[int, ...]
     rest: str  # of the text
-    is_greedy: bool  # whether greedy decoding says them
 
 
-@dataclass
 class _Run:
-    """A run of labelled tokens, and the search for others that spell the same."""
+    """A run of labelled tokens, and the search for others that spell the same.
 
-    spelling: Spelling
-    before: list[int]  # the tokens of the row that precede it
-    path: list[int]  # its own
-    ends: list[_Node] = field(default_factory=list[_Node])  # those that spell all of it
-    heap: list[_Node] = field(default_factory=list[_Node])  # the others, the widest first
+    Attributes:
+        before: the tokens of its row that precede it.
+        node, way: where the search stands, and the tokens that are scored from there.
+        ends: nodes that spell all of the text.
+        heap: the others: what greedy decoding says, then the widest.
+    """
+
+    def __init__(self, spelling: Spelling, before: list[int], way: list[int]) -> None:
+        self.spelling, self.before, self.way, self.length = spelling, before, way, len(way)
+        self.node = _Node(False, 0.0, (), "".join(map(spelling.text, way)))
+        self.ends, self.heap = list[_Node](), list[_Node]()
 
     @property
-    def root(self) -> _Node:
-        """The node of no token."""
-        return _Node(0.0, (), "".join(map(self.spelling.text, self.path)), True)
-
-    @property
-    def nats(self) -> float:
-        """-log of the probability that was found."""
-        return _sum(self.ends)
+    def row(self) -> Row:
+        """A row in which the way is labelled."""
+        ids = [*self.before, *self.node.ids]
+        return {"input_ids": [*ids, *self.way], "labels": [IGNORE] * len(ids) + self.way}
 
     def share(self, enough: float) -> float:
-        """The probability that is left out, relative to what was found, or would be enough."""
-        most = min(self.nats, enough * len(self.path)) - _sum(self.heap)
-        return math.exp(min(most, 700.0))
+        """The probability that is left out, relative to what was found, or would be enough.
 
-    def widest(self) -> "_Part":
-        """Take the likeliest node, and a path from it to the end of the text."""
-        node = heappop(self.heap)
-        return self, node, self.spelling.path(node.rest)
+        It is infinite where greedy decoding is still to be followed.
+        """
+        if self.heap and not self.heap[0].is_other:
+            return math.inf
+        most = min(_sum(self.ends), enough * self.length) - _sum(self.heap)
+        return min(math.exp(min(most, 700.0)), HUGE)
 
-    def starts(self, node: _Node, path: Sequence[int]) -> Iterator[list[int]]:
-        """The tokens that may stand in place of each of a path."""
-        rest = node.rest
-        for token in path:
+    def turns(self, room: int) -> bool:
+        """Go on from the first node, each token the longest; tell whether there is a way."""
+        self.node, self.way = heappop(self.heap), []
+        rest = self.node.rest
+        while rest and (starts := self.spelling.starts(rest)):
+            self.way.append(starts[-1])
+            rest = rest[len(self.spelling.text(starts[-1])) :]
+        return bool(self.way) and len(self.row["labels"]) <= room
+
+    def starts(self) -> Iterator[list[int]]:
+        """The tokens that may stand in place of each of the way."""
+        rest = self.node.rest
+        for token in self.way:
             yield self.spelling.starts(rest)
             rest = rest[len(self.spelling.text(token)) :]
 
-    def walk(self, node: _Node, path: Sequence[int], steps: Sequence[Step]) -> None:
-        """Take in the log-probabilities along a path."""
-        for token, (said, top) in zip(path, steps, strict=True):
-            each = {other: self._then(node, other, p, top) for other, p in said}
-            for other, child in each.items():
-                if not child.rest:
-                    self.ends.append(child)
+    def walk(self, steps: Sequence[Step]) -> None:
+        """Take in the log-probabilities along the way."""
+        node = self.node
+        for token, (said, top) in zip(self.way, steps, strict=True):
+            is_other, nats, ids, rest = node
+            for other, p in said:
+                left = rest[len(self.spelling.text(other)) :]
+                each = _Node(is_other or other != top, nats - p, (*ids, other), left)
+                node = each if other == token else node
+                if not left:
+                    self.ends.append(each)
                 elif other != token:
-                    heappush(self.heap, child)
-            node = each[token]
-
-    def _then(self, node: _Node, token: int, p: float, top: int) -> _Node:
-        rest = node.rest[len(self.spelling.text(token)) :]
-        return _Node(node.nats - p, (*node.ids, token), rest, node.is_greedy and token == top)
-
-
-_Part: TypeAlias = tuple[_Run, _Node, list[int]]  # a path from a node of a run
-
-
-def _row(run: _Run, node: _Node, path: Sequence[int]) -> Row:
-    """The row in which a path is labelled."""
-    ids = [*run.before, *node.ids]
-    return {"input_ids": [*ids, *path], "labels": [IGNORE] * len(ids) + [*path]}
+                    heappush(self.heap, each)
 
 
 def _runs_of(row: Row, spelling: Spelling) -> Iterator[_Run]:
@@ -284,10 +265,10 @@ def _runs_of(row: Row, spelling: Spelling) -> Iterator[_Run]:
     labels = [IGNORE, *row["labels"][1:]]
     for is_run, places in groupby(range(len(labels)), key=lambda i: labels[i] != IGNORE):
         first, *more = places
-        path = labels[first : first + 1 + len(more)]
+        way = labels[first : first + 1 + len(more)]
         if is_run:
-            few = len(path) <= MOST_TOKENS
-            yield _Run(spelling if few else ALONE, row["input_ids"][:first], path)
+            few = len(way) <= MOST_TOKENS
+            yield _Run(spelling if few else ALONE, row["input_ids"][:first], way)
 
 
 def _sum(nodes: Sequence[_Node]) -> float:

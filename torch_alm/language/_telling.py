@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch_alm.language._encoding import IGNORE, Row, answer_ids
 from torch_alm.language._generation import decode
 from torch_alm.language._models import Tokenizer
-from torch_alm.language._wording import normalise
+from torch_alm.language._wording import normalise, strip_marks
 
 LONGEST = 96  # tokens of an answer of which single words are scored
 _SMALL = (
@@ -33,10 +33,17 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
-    """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
-    long = {word for word in words if word.isalpha() and len(word) > 3}
-    said = find_telling(text)
-    return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
+    """The words of a text that are one of these, and which: but for accents, or as rubles are."""
+    bare = {_unaccented(word): word for word in words}
+    long = {word for word in bare if word.isalpha() and len(word) > 3}
+    found = {form: _unaccented(form) for form in find_telling(text)}
+    found = {form: w[:-1] if w not in bare and w[:-1] in long else w for form, w in found.items()}
+    return {form: bare[w] for form, w in found.items() if w in bare}
+
+
+def _unaccented(word: str) -> str:
+    bare = strip_marks(word, {})
+    return bare if bare.isascii() else word  # of other scripts the marks are vowels, too
 
 
 def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:

@@ -177,8 +177,8 @@ def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple
 def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
-    Of the words that tell something, `telling_loss` is the loss of their text, `certificate` that one of
-    their tokens is missed, and `words` the share that is said.
+    Of the words that tell something, `telling_loss` is the loss of their text, `certificate` that
+    one of their tokens is missed, and `words` the share that is said.
     """
     telling_rows = label_telling(loaded.tokenizer, rows)
     scores = string_scores(loaded.model, loaded.tokenizer, telling_rows, TAU)
@@ -196,7 +196,7 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
             text,
             reading.loss,
             gold.loss,
-            max(gold.usual.certificate, 0.0),
+            gold.certificate,
             reading.exact_match,
             *found,
             words=1.0 if found.said else spoken,

@@ -173,12 +173,12 @@ class RowSample:
         """The forget value, whether the level is reached, and how many rows are still known."""
         scores = self.scores(self.forget, aim)
         known = sum(score.exact_match for score in scores)
+        self.wordings.spell(_spread(range(len(self.wordings.rows))), scores, aim)
         if self.goal.kind == "rate":
-            value = fmean(max(score.usual.certificate, 0.0) for score in scores)
+            value = fmean(score.certificate for score in scores)
             missed = 1 - fmean(fmean(score.usual.matches) for score in scores)
             value = min(value, missed / self.goal.forgotten_share)
             return value, value >= self.goal.alpha, known
-        self.wordings.spell(_spread(range(len(self.wordings.rows))), scores, aim)
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low = sum(x < self.goal.floor for x in loss)
         value = fmean(min(x, aim) for x in loss)
@@ -312,7 +312,7 @@ class Checks(TrainerCallback):
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
             verdict, is_new = self.ask()
-            told = pace.decide(verdict, is_new=is_new) + look.wordings.told
+            told = pace.decide(verdict, is_new=is_new) + look.wordings.said_often
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:

@@ -61,16 +61,16 @@ class ForgetRows:
         return self.rows != before
 
     def spell(self, places: Sequence[int], scores: Sequence[StringScores], aim: float) -> None:
-        """Push the rows at these places that are below the aim in their likeliest tokens.
+        """Push the rows at these places that are below the aim, or said, in their likeliest tokens.
 
         A row that is gone in the tokens of the tokenizer would be pushed no further.
         """
         for place, score in zip(places, scores, strict=True):
-            if score.loss < aim:
+            if score.loss < aim or score.exact_match:
                 self.pushed[place] = score.row
 
     @property
-    def told(self) -> str:
+    def said_often(self) -> str:
         """The rows that were said in three askings or more, in a row."""
         rows = zip(self.loaded.sets["forget"], self.stays, strict=True)
         found = [f"{entry.where} ({n} times)" for (entry, _), n in rows if n >= STAYS]

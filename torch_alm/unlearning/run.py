@@ -146,7 +146,7 @@ def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
     exact, words = sum(a.exact_match for a in answers), measured.numbers["forget"].rouge
     raise Refusal(
         f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
-        f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
+        f"({exact} of them token for token; {words:.0%} of all words). What is not said cannot be "
         "seen to go, and the goal would be met without anything forgotten; `anyway` goes on, and "
         "then it never counts as met. Was the model taught in another format (`template`, "
         "`system`, rows of prompt and completion), or is it another model?"
