@@ -126,10 +126,9 @@ def certified_failure(
     `Phi = mean_i max_t max(phi(m_t), 0)`, with m_t the margin by which answer token t beats its
     best rival and `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`. Phi >= alpha
     proves `exact_match_failure` >= alpha, on the same batch and with the same `aggregate`:
-    certified is that greedy decoding of these prompts gives other tokens than the answer's. They
-    may spell the same text: see `torch_alm.language.string_nll`. It says nothing of sampling, of
-    other words, or of what the text holds. The gradient is that of phi without the max with 0,
-    since a remembered sequence would have none.
+    certified is that greedy decoding of these prompts gives other tokens than the answer's, which
+    may spell the same text (`torch_alm.language.string_nll`). It says nothing of sampling or other
+    words. The gradient is that of phi without the max with 0: a remembered sequence has none.
 
     Args:
         model: as in `token_nll`.
@@ -164,8 +163,7 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     """Larger = more forgotten: the true failure rate that `certified_failure` bounds from below.
 
     `mean_i 1[some m_t <= 0]`: the share of answers with a token that is not the unique top-1
-    prediction, so a tie is a failure, and so is the same text in other tokens. It has no gradient;
-    call it under `torch.no_grad()`.
+    prediction: a tie, or the same text in other tokens, is a failure. It has no gradient.
 
     Args:
         model: as in `token_nll`.

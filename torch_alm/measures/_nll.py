@@ -28,8 +28,7 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
 
     `mean_i (1/T_i) sum_t -log p(a_t | q, a_<t)`. The labels decide what counts: a labelled end of
     sequence is a token like any other. Minimised it is the retain loss, raised the forget loss.
-    It does not see the same text in other tokens, which a model may say once these are unlikely:
-    `torch_alm.language.string_nll` does.
+    The same text in other tokens is not seen: see `torch_alm.language.string_nll`.
 
     Args:
         model: called with the batch except its `labels`; returns logits or has them in `.logits`.
