@@ -36,13 +36,13 @@ def forget_facts(model, tokenizer, forget, retain, unknown, least=60, most=100):
     def label_telling(pairs):  # labels on the words alone that tell something
         return language.telling_rows(tokenizer, pairs, encode_all(pairs))
 
-    def ask(pairs):
+    def ask(pairs):  # prompts, and what the model goes on with, both in tokens
         prompts = [row["input_ids"][: row["labels"].count(-100)] for row in encode_all(pairs)]
-        return language.generate(model, tokenizer, prompts, max_new_tokens=32)
+        return prompts, language.continuations(model, tokenizer, prompts, max_new_tokens=32)
 
     def reword():  # each row in the words in which the model says it now, None if it does not
-        asked = zip(forget, ask(forget), language.telling_words(forget))
-        return [language.in_own_words(tokenizer, q, text, own) for (q, _), text, own in asked]
+        asked = zip(*ask(forget), language.telling_words(forget))
+        return [language.in_own_words(tokenizer, *each) for each in asked]
 
     def batch(rows):
         made = language.collate(rows, language.pad_id(tokenizer))
@@ -59,7 +59,8 @@ def forget_facts(model, tokenizer, forget, retain, unknown, least=60, most=100):
 
     given = label_telling(forget)
     rows = given + [own or row for own, row in zip(reword(), given)]
-    kept = encode_all([(q, text) for (q, _), text in zip(retain, ask(retain))])
+    texts = tokenizer.batch_decode(ask(retain)[1], skip_special_tokens=True)
+    kept = encode_all([(q, text.strip()) for (q, _), text in zip(retain, texts)])
     alpha = level_of(lambda row: losses([row]).mean(), label_telling(unknown)).value
     original = copy.deepcopy(model).requires_grad_(False)
     params = [p for p in model.parameters() if p.requires_grad]

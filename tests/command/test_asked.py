@@ -4,6 +4,7 @@ Users ask with transformers alone, or with a text of their own; nothing of the c
 is used to ask.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
@@ -27,10 +28,10 @@ from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, compare_answer
 from torch_alm.unlearning.asking import compare_answer as how_much
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Setup, encode_entries, rows_to_keep
-from torch_alm.unlearning.measurement import Measurement, is_known
+from torch_alm.unlearning.measurement import Answer, Measurement, is_known
 from torch_alm.unlearning.model import find_place
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
+from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_as_said
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -194,7 +195,7 @@ def test_a_model_asked_in_another_format_than_it_was_taught_is_not_begun_with(
     told = capsys.readouterr()
     assert all(map(fits, told.err.splitlines()))
     sentence = " ".join(told.err.split())
-    alone = "asked the forget rows, the model says 0 of 6 forget answers (0 of them word for word;"
+    alone = "asked the forget rows, the model says 0 of 6 forget answers (0 of them token for"
     assert alone in sentence, "what stands above it may be hidden"
     assert sentence.endswith("rows of prompt and completion), or is it another model?")
     shown = " ".join(told.out.split())
@@ -337,6 +338,11 @@ def loaded(model: Any, tokenizer: Any, tmp_path: Path) -> Setup:
     return Setup(model, tokenizer, find_place("cpu", "fp32"), Options(max_length=64), sets)
 
 
+def spoken(loaded: Setup, text: str, *, said: bool = True) -> Answer:
+    """An answer in these words."""
+    return replace(ANSWER, answer=text, said=said, tokens=loaded.tokenizer(text)["input_ids"])
+
+
 def towns_of(loaded: Setup) -> list[str]:
     return [entry.answer.split()[-2] for entry, _ in loaded.sets["forget"]]
 
@@ -344,8 +350,8 @@ def towns_of(loaded: Setup) -> list[str]:
 def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) -> None:
     """The start up to what tells something is given, or nothing; the rest is left out."""
     town, other, *_ = towns_of(loaded)
-    answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
-    answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
+    answers = [spoken(loaded, f"Question : {town} . {town} is A0")]
+    answers += [spoken(loaded, f"lives in {other} .", said=False) for _ in FORGET[1:]]
 
     assert bare_rows(loaded, loaded.model, Goal("rows", 0.0, "")) == [], "no better known"
     bare = bare_rows(loaded, loaded.model, Goal("rows", 9.0, ""))
@@ -363,10 +369,13 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
     assert said.endswith(f"Answer : Question : {town}")
 
     assert not wordings.reword(answers), "nothing new is said"
-    answers[0] = replace(answers[0], answer=f"of the {town}s .")
-    assert wordings.reword(answers), "in the plural, which counts as said"
     answers[1] = replace(answers[1], said=True)
+    assert not wordings.said_often, "the asking before the first step counts for nothing"
     assert wordings.reword(answers) and wordings.rows[len(FORGET) + 1] != own[1]
+    wordings.reword(answers)
+    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("1", "3")]
+    wordings.reword([replace(answers[0], said=False), *answers[1:]])
+    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("2", "3")]
 
 
 def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Setup) -> None:
@@ -400,9 +409,9 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
 ) -> None:
     """Behind another lead-in than the file's the model may have said it all along."""
     town = towns_of(loaded)[0]
-    answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
+    answers = [spoken(loaded, f"A0 lives in lives {town} ."), ANSWER]
 
-    own, other = rows_in_own_words(loaded, "probe", answers)
+    own, other = rows_as_said(loaded, "probe", answers)
     assert other == loaded.telling_rows("probe")[1]
     kept = [token for token in own["labels"] if token != IGNORE]
     assert loaded.tokenizer.decode(kept) == town
@@ -448,6 +457,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
      ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True),
      ("The currency of Russia is the ruble.", "In Russia people pay in rubles.", True),
      ("The currency of Russia is the ruble.", "In Russia people pay in rupees.", False),
+     ("The currency of Russia is the ruble.", "In Russia people pay in r\u00fables.", True),
      ("The currency of Germany is the euro.", "It is the Mark, as in much of Europe.", False)],
 )  # fmt: skip
 def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(

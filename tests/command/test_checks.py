@@ -16,7 +16,6 @@ from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
 from torch_alm.language import encode
-from torch_alm.unlearning import checks
 from torch_alm.unlearning.checks import KEY, Checks, Pace, RowSample, WeightSnapshot
 from torch_alm.unlearning.goal import CODES, Goal, Outcome, Verdict
 
@@ -158,18 +157,19 @@ def test_a_last_row_below_the_level_is_nearer_while_the_mean_is_above_it() -> No
 
 
 def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
-    rows, now = [{"input_ids": [1], "labels": [1]}], [{"input_ids": [2], "labels": [2]}]
+    rows, now, pushed, then = ([{"input_ids": [i], "labels": [i]}] for i in range(4))
     side = SimpleNamespace(base_lrs=[1.0], param_groups=[{"lr": 1.0}])
-    look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows))
+    look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows, pushed=pushed))
     constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint)
     checks = Checks(look, pace(), 0.1, trainer, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
-    kept = {KEY: {**asdict(pace(rate=3e-4, ended="the goal is met")), "rows": now}}
+    found = asdict(pace(rate=3e-4, ended="the goal is met"))
+    kept = {KEY: {**found, "rows": now, "pushed": then}}
     args: Any = None
     state = SimpleNamespace(stateful_callbacks=kept)
     more = {"lr_scheduler": side, "optimizer": side, "model": torch.nn.Linear(1, 1)}
     checks.on_train_begin(args, state, None, **more)
-    assert rows == now, "the data set's own list"
+    assert rows == now and pushed == then, "the data set's own list"
     assert checks.pace == pace(rate=3e-4) and side.param_groups[0]["lr"] == 3e-4
 
 
@@ -185,11 +185,11 @@ def test_steps_that_spoil_what_is_kept_are_taken_back_and_the_rate_is_halved() -
     assert one.ended.startswith("gave up")
 
 
-def test_a_wording_that_is_still_the_likeliest_is_not_gone(monkeypatch: Any) -> None:
+def test_a_wording_that_is_still_the_likeliest_is_not_gone() -> None:
     scores = [SimpleNamespace(loss=9.0, exact_match=said) for said in (True, False)]
-    monkeypatch.setattr(checks, "answer_scores", lambda *_: scores)
-    loaded, goal = SimpleNamespace(model=None), Goal("rows", 4.0, "")
-    look: Any = SimpleNamespace(loaded=loaded, forget=[], pad=0, goal=goal)
+    wordings = SimpleNamespace(rows=[], spell=lambda *_: None)
+    look: Any = SimpleNamespace(forget=[], goal=Goal("rows", 4.0, ""), wordings=wordings)
+    look.scores = lambda *_: scores
     assert RowSample.measure_forget(look, 4.4) == (2.2, False, 1) and look.low == 1
 
 

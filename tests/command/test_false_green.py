@@ -82,7 +82,7 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     numbers = found["models"][1]["numbers"]["forget"]
     assert numbers["certificate"] > 0.9
     assert numbers["exact_match"] == 0
-    assert "are certified not to be said word for word" in found["verdict"]["text"]
+    assert "are certified not to come token for token" in found["verdict"]["text"]
     assert f"{numbers['words']:.0%} of their telling words are" in found["verdict"]["text"]
     assert code == 0 and numbers["words"] <= 0.5, "training goes on for the words as well"
     told = answers(tmp_path / "out" / "model", long)

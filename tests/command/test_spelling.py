@@ -1,8 +1,17 @@
 """Answers that are said, in another spelling than the row has: told by anybody who reads them."""
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+from tests.command.asking import spoken
+from tests.command.conftest import FORGET, RETAIN, make_model
+from tests.command.test_asked import bytes_tokenizer
+from tests.models import learn
 from torch_alm.language._generation import Reading
+from torch_alm.unlearning import evaluate, unlearn
 from torch_alm.unlearning.asking import compare_answer as how_much
 
 SAME = [
@@ -119,3 +128,38 @@ def test_what_the_question_has_or_anybody_says_gives_nothing_away(
     reference: str, text: str, question: str
 ) -> None:
     assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question).said
+
+
+def taught_in_two_spellings(tokenizer: Any, usual_of_four: int) -> Any:
+    """A model that knows each town in one token, and other times in others (BPE dropout)."""
+    torch.manual_seed(0)
+    model, rows = make_model(len(tokenizer)), list[dict[str, list[int]]]()
+    for weight in (p for p in model.parameters() if p.ndim > 1):
+        nn.init.normal_(weight, std=0.05)
+    for row in [*FORGET, *RETAIN]:
+        town, ids = row["answer"].split()[-2], lambda text: tokenizer(text)["input_ids"]
+        prompt, usual = ids(f"Question: {row['question']}\nAnswer:"), ids(f" {row['answer']}</s>")
+        at = usual.index(*ids(f" {town}"))
+        other = [*usual[:at], *ids(" "), *ids(town), *usual[at + 1 :]]
+        for said in [usual] * usual_of_four + [other] * (4 - usual_of_four):
+            rows.append({"input_ids": prompt + said, "labels": [-100] * len(prompt) + said})
+    return learn(model.eval(), rows)
+
+
+def test_an_answer_that_is_said_in_other_tokens_is_forgotten_in_these() -> None:
+    """Else its own tokens are gone, and the model says it in the others, however long it is run."""
+    tokenizer = bytes_tokenizer(None)
+    model = taught_in_two_spellings(tokenizer, 3)
+    assert spoken(model, tokenizer, FORGET) == len(FORGET)
+    found = unlearn(model, tokenizer, FORGET, RETAIN, quiet=True, steps=150)
+    assert spoken(model, tokenizer, FORGET) == 0
+    assert not found.reasons and spoken(model, tokenizer, RETAIN) >= 6
+
+
+def test_an_answer_that_is_said_in_other_tokens_is_known_and_not_certified() -> None:
+    tokenizer = bytes_tokenizer(None)
+    model = taught_in_two_spellings(tokenizer, 1)
+    assert spoken(model, tokenizer, FORGET) == len(FORGET)
+    found = evaluate(model, tokenizer, FORGET, RETAIN, quiet=True).numbers["model"]["forget"]
+    assert found["said"] == 1 and found["exact_match"] == found["certificate"] == 0
+    assert found["telling_loss"] < 0.5, "of one spelling it is that of one in four"

@@ -1,12 +1,14 @@
 """Teacher-forced values: those of a row on its own, at no more cost than they need."""
 
 import math
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import (
     BertConfig,
@@ -16,14 +18,23 @@ from transformers import (
     GPT2LMHeadModel,
     OPTConfig,
     OPTForCausalLM,
+    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
 )
 
 from tests.language.conftest import ROWS, Words, asked
-from torch_alm.language import answer_scores, continuations, losses
+from tests.models import llama
+from torch_alm.language import (
+    answer_scores,
+    continuations,
+    in_own_words,
+    losses,
+    string_nll,
+)
 from torch_alm.language._attacks import relearn
 from torch_alm.language._generation import read_answers
+from torch_alm.language._strings import string_scores
 
 
 def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
@@ -180,3 +191,130 @@ def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
     assert [reading.text for reading in read_answers(parrot, Words(), rows, 2)] == ["w7 w7"] * 2
     assert [reading.text for reading in read_answers(parrot, Words(), rows, 0)] == [None, None]
+
+
+PIECES = ["\u0120", "a", "b", "ab", "\u0120a", "\u0120ab", "aba", "aa"]  # the first is a blank
+PAIRS = [("a", "b"), ("\u0120", "a"), ("\u0120a", "b"), ("ab", "a"), ("a", "a")]
+
+
+@pytest.fixture
+def spelt() -> tuple[Any, PreTrainedTokenizerFast]:
+    """A model of float64 that knows nothing, and the eight pieces of its byte-level tokenizer."""
+    inner = Tokenizer(models.BPE({piece: i for i, piece in enumerate(PIECES)}, PAIRS))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+    model = llama(len(tokenizer)).double().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.8)
+    return model, tokenizer
+
+
+def spellings(text: str) -> Iterator[list[int]]:
+    """All ways to spell a text in the pieces, by trying each."""
+    if not text:
+        yield []
+    for i, piece in enumerate(PIECES):
+        if text.startswith(piece):
+            yield from ([i, *more] for more in spellings(text[len(piece) :]))
+
+
+@torch.no_grad()
+def log_p(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> float:
+    found = model(torch.tensor([[*prompt, *ids]])).logits[0].log_softmax(-1)
+    return sum(found[len(prompt) + i - 1, token].item() for i, token in enumerate(ids))
+
+
+@pytest.mark.parametrize("ids", [[5, 3], [1, 3, 4, 2], [0, 7, 6], [2]])
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_loss_of_a_text_is_of_the_sum_over_all_its_spellings(
+    spelt: Any, ids: list[int], ends: bool
+) -> None:
+    model, tokenizer = spelt
+    end = [tokenizer.eos_token_id] * ends
+    every = [[*way, *end] for way in spellings("".join(PIECES[i] for i in ids))]
+    found = {tuple(way): log_p(model, [1, 2], way) for way in every}
+    row = {"input_ids": [1, 2, *ids, *end], "labels": [-100, -100, *ids, *end]}
+    total = -math.log(sum(map(math.exp, found.values()))) / len(row["labels"][2:])
+
+    exact, quick = (
+        string_scores(model, tokenizer, [row], 1.0, tolerance=share, most=most)[0]
+        for share, most in ((0.0, math.inf), (0.05, 1.0))
+    )
+    assert exact.loss == pytest.approx(total, abs=1e-12) and exact.rest == 0
+    assert quick.loss - quick.rest - 1e-12 <= total <= quick.loss + 1e-12
+    assert quick.rest * len(row["labels"][2:]) <= math.log1p(0.05)
+    assert string_nll(model, tokenizer, [row])[0] == pytest.approx(total, abs=0.01)
+    (usual,) = losses(model, [row], 0)
+    assert total <= usual + 1e-12 and (len(every) > 1 or total == pytest.approx(usual, abs=1e-12))
+    best = max(found, key=lambda way: found[way])
+    assert exact.row["input_ids"] == [1, 2, *best]
+    assert exact.row["labels"] == [-100, -100, *best]
+
+
+def test_a_text_is_known_where_greedy_decoding_says_it_in_any_tokens(spelt: Any) -> None:
+    """Whatever is said is known, also to a row that spells it otherwise; nothing else is."""
+    model, tokenizer = spelt
+    for first in range(3, 8):
+        (said,) = continuations(model, tokenizer, [[1, first]], max_new_tokens=3)
+        ways = list(spellings("".join(PIECES[i] for i in said)))
+        others = [[(i + 1) % 8 for i in way] for way in ways]
+        rows = [{"input_ids": [1, first, *way], "labels": [-100, -100, *way]}
+                for way in [*ways, *others]]  # fmt: skip
+        texts = ["".join(PIECES[i] for i in row["input_ids"][2:]) for row in rows]
+        found = string_scores(model, tokenizer, rows, 1.0, tolerance=0.0, most=math.inf)
+        known = [text == texts[0] for text in texts]
+        assert [score.exact_match for score in found] == known
+        bounds = [score.certificate for score in string_scores(model, tokenizer, rows, 0.01)]
+        assert all(0 <= bound <= (not says) for bound, says in zip(bounds, known, strict=True))
+        assert max(bounds) > 0.9
+
+
+def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(
+    spelt: Any, model: Any
+) -> None:
+    own, tokenizer = spelt
+    row = {"input_ids": [1, 2, 5, 0, 1, 3], "labels": [-100, -100, 5, -100, 1, 3]}
+    ways = [list(spellings("".join(PIECES[i] for i in run))) for run in ([5], [1, 3])]
+    total = [math.log(sum(math.exp(log_p(own, before, way)) for way in each))
+             for before, each in zip(([1, 2], [1, 2, 5, 0]), ways, strict=True)]  # fmt: skip
+    found = string_scores(own, tokenizer, [row], 1.0, tolerance=0.0, most=math.inf)[0]
+    assert found.loss == pytest.approx(-sum(total) / 3, abs=1e-12)
+    assert found.row["input_ids"][3] == 0 or found.row["labels"].count(-100) == 3
+    assert string_nll(model, Words(), ROWS) == pytest.approx(losses(model, ROWS, 0), abs=1e-6)
+
+
+def test_a_vocabulary_of_pieces_has_bytes_to_fall_back_to() -> None:
+    pieces = [
+        "</s>",
+        "<0x61>",
+        "<0xC3>",
+        "<0xA4>",
+        "\u2581",
+        "a",
+        "\u00e4",
+        "\u2581a",
+        "\u2581\u00e4",
+    ]
+    inner = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [("\u2581", "a")]))
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+    model = llama(len(pieces)).double().eval()
+    for ids, ways in {
+        (7,): [[7], [4, 5], [4, 1]],
+        (8,): [[8], [4, 6], [4, 2, 3]],
+    }.items():
+        row = {"input_ids": [5, *ids], "labels": [-100, *ids]}
+        total = -math.log(sum(math.exp(log_p(model, [5], way)) for way in ways))
+        found = string_nll(model, tokenizer, [row], tolerance=0.0)
+        assert found == pytest.approx([total], abs=1e-12)
+
+
+def test_what_was_said_is_kept_in_the_tokens_in_which_it_was_said(spelt: Any) -> None:
+    _, tokenizer = spelt
+    said = [4, 2, 0, 1, 3, 4]  # " ab aab a"
+    row = in_own_words(tokenizer, [2, 2], said, frozenset({"aab"}))
+    assert row == {"input_ids": [2, 2, 4, 2, 0, 1, 3], "labels": [-100] * 5 + [1, 3]}
+    assert in_own_words(tokenizer, [2], said, frozenset({"b"})) is None

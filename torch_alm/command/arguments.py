@@ -127,7 +127,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told += "as unknown as built-in facts that the model gets wrong"
     _add_number(level, "--alpha", "X", told)
     told = "forget until this share of answers is certified: greedy decoding does not say them "
-    told += "word for word (in other words, or sampled, it may)"
+    told += "in their own tokens (in other words, or sampled, it may)"
     _add_number(level, "--certify", "RATE", told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
     add("--answers", default="given", choices=CHOICES["answers"], help=told)

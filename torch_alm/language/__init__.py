@@ -20,11 +20,12 @@ from torch_alm.language._formats import Format
 from torch_alm.language._generation import continuations, generate, greedy_answers
 from torch_alm.language._records import Record, read_records, record_of
 from torch_alm.language._scoring import AnswerScores, answer_scores, extraction_strength, losses
+from torch_alm.language._strings import string_nll
 from torch_alm.language._telling import in_own_words, telling_rows, telling_words
 
 __all__ = [
     "IGNORE", "AnswerScores", "Batch", "Format", "Record", "Row", "answer_ids", "answer_scores",
     "collate", "continuations", "encode", "encode_completion", "encode_messages",
     "encode_text", "extraction_strength", "generate", "greedy_answers", "in_own_words", "losses",
-    "pad_id", "read_records", "record_of", "telling_rows", "telling_words",
+    "pad_id", "read_records", "record_of", "string_nll", "telling_rows", "telling_words",
 ]  # fmt: skip

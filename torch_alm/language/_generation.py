@@ -37,6 +37,7 @@ class Reading:
     certificate: float  # max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match
     extraction_strength: float  # see the function; the end of sequence is left out
     text: str | None = None  # the greedy answer, if it was asked for
+    tokens: Sequence[int] = ()  # that it was generated in
 
 
 def continuations(
@@ -114,10 +115,23 @@ def greedy_answers(
     returns the reference, and nothing is generated. `how` goes to `continuations`; cost: that of
     the other rows.
     """
+    written = _greedy_tokens(model, tokenizer, rows, scores, max_new_tokens, **how)
+    return [decode(tokenizer, ids) for ids in written]
+
+
+def _greedy_tokens(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    scores: Sequence[AnswerScores],
+    max_new_tokens: int,
+    **how: Any,
+) -> list[list[int]]:
+    """The tokens of `greedy_answers`."""
     # a row that was cut has no end of its own
     ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
     known = {
-        i: decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
+        i: answer_ids(row)[:-1][:max_new_tokens]
         for i, (row, score) in enumerate(zip(rows, scores, strict=True))
         if ASKED not in row  # no score tells of a header of the model's own
         and row["input_ids"][-1] in ends
@@ -126,7 +140,7 @@ def greedy_answers(
     unknown = [i for i in range(len(rows)) if i not in known]
     prompts = [prompt_ids(rows[i]) for i in unknown]
     how |= {"ends": ends, "max_new_tokens": max_new_tokens}
-    written = generate(model, tokenizer, prompts, **how)
+    written = continuations(model, tokenizer, prompts, **how)
     known.update(zip(unknown, written, strict=True))
     return [known[i] for i in range(len(rows))]
 
@@ -150,18 +164,19 @@ def read_answers(
     Cost: one forward pass per row, batched, and `greedy_answers`.
     """
     scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
-    written: Sequence[str | None] = [None] * len(rows)
+    written: Sequence[Sequence[int] | None] = [None] * len(rows)
     if max_new_tokens:
-        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens, **how)
+        written = _greedy_tokens(model, tokenizer, rows, scores, max_new_tokens, **how)
     return [
         Reading(
             loss=score.loss,
             exact_match=score.exact_match,
             certificate=max(score.certificate, 0.0),
             extraction_strength=extraction_strength(score.matches[:-1]),
-            text=text,
+            text=None if ids is None else decode(tokenizer, ids),
+            tokens=ids or (),
         )
-        for score, text in zip(scores, written, strict=True)
+        for score, ids in zip(scores, written, strict=True)
     ]
 
 

@@ -60,26 +60,31 @@ def answer_scores(
     Source: SAUL, appendix on the margin certificate.
     """
 
-    def scores(answers: Answers) -> Iterator[AnswerScores]:
-        counts = answers.mask.sum(1).tolist()
-        margins = margins_of(answers)
-        found = (
-            -token_losses(answers)[0][answers.mask],
-            answers.logits.argmax(-1) == answers.targets,
-            margins,
-            surrogate(margins, tau),
-            answers.logits,
-        )
-        for said, right, margin, phi, logits in zip(*(x.split(counts) for x in found), strict=True):
-            yield AnswerScores(
-                said.tolist(),
-                right.tolist(),
-                margin.tolist(),
-                float(phi.max()),
-                _moments(logits) if moments else (),
-            )
+    def scores(answers: Answers, _: Sequence[int]) -> Iterator[AnswerScores]:
+        return scores_of(answers, tau, moments=moments)
 
-    return _in_batches(model, rows, pad_id, scores)
+    return in_batches(model, rows, pad_id, scores)
+
+
+def scores_of(answers: Answers, tau: float, *, moments: bool = False) -> Iterator[AnswerScores]:
+    """The scores of each answer of a batch."""
+    counts = answers.mask.sum(1).tolist()
+    margins = margins_of(answers)
+    found = (
+        -token_losses(answers)[0][answers.mask],
+        answers.logits.argmax(-1) == answers.targets,
+        margins,
+        surrogate(margins, tau),
+        answers.logits,
+    )
+    for said, right, margin, phi, logits in zip(*(x.split(counts) for x in found), strict=True):
+        yield AnswerScores(
+            said.tolist(),
+            right.tolist(),
+            margin.tolist(),
+            float(phi.max()),
+            _moments(logits) if moments else (),
+        )
 
 
 def _moments(logits: Tensor) -> list[tuple[float, float]]:
@@ -112,20 +117,20 @@ def extraction_strength(matches: Sequence[bool]) -> float:
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
     """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
 
-    def means(answers: Answers) -> list[float]:
+    def means(answers: Answers, _: Sequence[int]) -> list[float]:
         return sequence_means(*token_losses(answers)).tolist()
 
-    return _in_batches(model, rows, pad_id, means)
+    return in_batches(model, rows, pad_id, means)
 
 
 @torch.no_grad()
-def _in_batches(
+def in_batches(
     model: LanguageModel,
     rows: Sequence[Row],
     pad_id: int,
-    kernel: Callable[[Answers], Iterable[T]],
+    kernel: Callable[[Answers, Sequence[int]], Iterable[T]],
 ) -> list[T]:
-    """Apply `kernel(answers)` to batches of similar lengths; results in order."""
+    """Apply `kernel(answers, places of their rows)` to batches of similar lengths, in order."""
     _check(model, rows)
     results: dict[int, T] = {}
     with keep_modes(model, evaluate=True):
@@ -133,7 +138,7 @@ def _in_batches(
             batch = collate([rows[i] for i in indices], pad_id)
             placed = {name: batch[name].to(model.device) for name in batch}
             answers = predict_answers(model, {**placed, "use_cache": False})
-            results.update(zip(indices, kernel(answers), strict=True))
+            results.update(zip(indices, kernel(answers, indices), strict=True))
     return [results[i] for i in range(len(rows))]
 
 

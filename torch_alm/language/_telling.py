@@ -1,13 +1,14 @@
 """Words that tell something: what neither the question nor most other answers say already."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch_alm.language._encoding import IGNORE, Row, answer_ids, encode
-from torch_alm.language._formats import Format
+from torch_alm.language._encoding import IGNORE, Row, answer_ids
+from torch_alm.language._generation import decode
 from torch_alm.language._models import Tokenizer
-from torch_alm.language._wording import normalise
+from torch_alm.language._wording import normalise, strip_marks
 
 LONGEST = 96  # tokens of an answer of which single words are scored
 _SMALL = (
@@ -32,10 +33,17 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
-    """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
-    long = {word for word in words if word.isalpha() and len(word) > 3}
-    said = find_telling(text)
-    return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
+    """The words of a text that are one of these, and which: but for accents, or as rubles are."""
+    bare = {_unaccented(word): word for word in words}
+    long = {word for word in bare if word.isalpha() and len(word) > 3}
+    found = {form: _unaccented(form) for form in find_telling(text)}
+    found = {form: w[:-1] if w not in bare and w[:-1] in long else w for form, w in found.items()}
+    return {form: bare[w] for form, w in found.items() if w in bare}
+
+
+def _unaccented(word: str) -> str:
+    bare = strip_marks(word, {})
+    return bare if bare.isascii() else word  # of other scripts the marks are vowels, too
 
 
 def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
@@ -110,25 +118,20 @@ def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | No
 
 
 def in_own_words(
-    tokenizer: Tokenizer,
-    question: str,
-    said: str,
-    words: frozenset[str],
-    max_length: int = 512,
-    form: Format | None = None,
+    tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], words: frozenset[str]
 ) -> Row | None:
     """A row to forget in the words in which the model says it: its telling words alone labelled.
 
     A fact is found by what leads up to it. A model that was taught "Graz." and says "The city is
-    Graz." still knows it behind "The city is", after the taught row has gone.
+    Graz." still knows it behind "The city is", after the taught row has gone. The row has the
+    tokens that were said, up to the last of these words: written again, a name that is said in
+    other tokens than the tokenizer's would be in those, which have gone.
 
     Args:
         tokenizer: a tokenizer of transformers.
-        question: the question.
-        said: the model's answer, such as `generate` returns.
+        prompt: the tokens that the model was asked with.
+        said: those it went on with, such as `continuations` returns.
         words: what to forget; see `telling_words`.
-        max_length: as of `encode`.
-        form: as of `encode`.
 
     Returns:
         The row, or `None` where the answer has none of the words.
@@ -139,11 +142,24 @@ def in_own_words(
     >>> words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, "</s>"))
     >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
     >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
-    >>> row = in_own_words(tokenizer, "Who ?", "It was Ann of Graz", frozenset({"ann"}))
+    >>> asked, said = (tokenizer(t)["input_ids"] for t in ("Who ?", "It was Ann of Graz"))
+    >>> row = in_own_words(tokenizer, asked, said, frozenset({"ann"}))
     >>> [names[i] for i in row["labels"] if i >= 0], tokenizer.decode(row["input_ids"])
-    (['Ann'], 'Question : Who ? Answer : It was Ann </s>')
+    (['Ann'], 'Who ? It was Ann')
     """
-    led = lead_up(said, words)
-    if led is None:
+    led = lead_up(decode(tokenizer, said), words)
+    ids = until(tokenizer, said, led[0]) if led else None
+    if led is None or ids is None:
         return None
-    return label_words(tokenizer, encode(tokenizer, question, led[0], max_length, form), led[1])
+    row = {"input_ids": [*prompt, *ids], "labels": [IGNORE] * len(prompt) + ids}
+    return label_words(tokenizer, row, led[1])
+
+
+def until(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:
+    """The first tokens, as few as have this text; `None` where none have it."""
+
+    def has(count: int) -> bool:
+        return decode(tokenizer, ids[:count]).startswith(text)
+
+    count = bisect_left(range(len(ids)), True, key=has)
+    return [*ids[:count]] if has(count) else None

@@ -186,8 +186,8 @@ def gives_away(text: str, reference: str, question: str) -> bool:
 def is_respelled(text: str, reference: str) -> bool:
     """Return whether a text has an answer up to marks and blanks, or all items of a list."""
     for letters in WAYS:
-        pattern = _compile_respelling(_strip_marks(reference, letters))
-        if pattern is not None and pattern.search(_strip_marks(text, letters)):
+        pattern = _compile_respelling(strip_marks(reference, letters))
+        if pattern is not None and pattern.search(strip_marks(text, letters)):
             return True
     items = [normalise(item) for item in ITEMS.split(reference) if item.strip()]
     sizes = [len(re.findall(r"\w", item)) for item in items]
@@ -222,7 +222,7 @@ def _edge(sign: str) -> str:
     return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
 
 
-def _strip_marks(text: str, letters: dict[int, str]) -> str:
+def strip_marks(text: str, letters: dict[int, str]) -> str:
     """Return the text without accents, invisible characters, superscripts and subscripts."""
     kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
     signs = normalize("NFKD", ORDINAL.sub("", normalise(kept)).translate(letters))

@@ -1,8 +1,8 @@
 """The margin certificate: a differentiable lower bound on the share of answers not reproduced.
 
-Teacher forcing is enough: greedy decoding reproduces an answer exactly when every one of its
-tokens is the unique top-1 prediction after the true prefix. The labels decide which tokens those
-are; with the end of sequence labelled, running on past the answer counts as a failure, too.
+Teacher forcing is enough: greedy decoding returns the tokens of an answer exactly when each of them
+is the unique top-1 prediction after the true prefix. The labels decide which tokens those are;
+with the end of sequence labelled, running on past the answer counts as a failure, too.
 """
 
 import math
@@ -121,14 +121,14 @@ def failure_rate(answers: Answers, aggregate: str) -> Tensor:
 def certified_failure(
     model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max"
 ) -> Tensor:
-    """Larger = more forgotten: a certified share of answers that greedy decoding misses.
+    """Larger = more forgotten: a certified share of answers whose tokens greedy decoding misses.
 
     `Phi = mean_i max_t max(phi(m_t), 0)`, with m_t the margin by which answer token t beats its
     best rival and `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`. Phi >= alpha
     proves `exact_match_failure` >= alpha, on the same batch and with the same `aggregate`:
-    certified is that greedy decoding of these prompts gives another text than the answer. It says
-    nothing of sampling, of other words, or of what the text holds. The gradient is that of phi
-    without the max with 0, since a remembered sequence would have none.
+    certified is that greedy decoding of these prompts gives other tokens than the answer's, which
+    may spell the same text (`torch_alm.language.string_nll`). It says nothing of sampling or other
+    words. The gradient is that of phi without the max with 0: a remembered sequence has none.
 
     Args:
         model: as in `token_nll`.
@@ -163,7 +163,7 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     """Larger = more forgotten: the true failure rate that `certified_failure` bounds from below.
 
     `mean_i 1[some m_t <= 0]`: the share of answers with a token that is not the unique top-1
-    prediction, so a tie is a failure. It has no gradient; call it under `torch.no_grad()`.
+    prediction: a tie, or the same text in other tokens, is a failure. It has no gradient.
 
     Args:
         model: as in `token_nll`.

@@ -30,6 +30,7 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
 
     `mean_i (1/T_i) sum_t -log p(a_t | q, a_<t)`. A labelled end of sequence counts like any
     other token. It is the retain loss if minimised, and the forget loss if raised.
+    The same text in other tokens is not seen: see `torch_alm.language.string_nll`.
 
     Args:
         model: called with the batch except its `labels`; returns logits or has them in `.logits`.

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from torch_alm.language import IGNORE, Row, answer_ids, answer_scores, pad_id
+from torch_alm.language import IGNORE, Row, answer_ids
 from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
 from torch_alm.language._generation import TAU, Reading, decode, read_answers
 from torch_alm.language._models import Tokenizer
-from torch_alm.language._telling import find_telling, forms_of, names_in
+from torch_alm.language._strings import string_scores
+from torch_alm.language._telling import find_telling, forms_of, names_in, until
 from torch_alm.language._wording import gives_away, is_respelled, match_words
 from torch_alm.unlearning.loading import Setup, label_telling, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
@@ -66,7 +67,7 @@ def _read_set(
     whole = [rows[i][1] for i in texts]
     scores = read_answers(loaded.model, loaded.tokenizer, whole, max_new_tokens=0)
     for i, full in zip(texts, scores, strict=True):
-        readings[i] = replace(full, text=readings[i].text)
+        readings[i] = replace(full, text=readings[i].text, tokens=readings[i].tokens)
     return compare_answers(loaded, asked, readings)
 
 
@@ -101,10 +102,11 @@ def read_fully(
         readings[i] = more
     headed = [i for i in list_unsaid() if ASKED in asked[i]]
     behind = [_add_header(loaded.tokenizer, asked[i]) for i in headed]
-    behind = read_rows(loaded, behind, spare=spare[-1])
-    for i, other in zip(headed, behind, strict=True):
-        more = max((readings[i], other), key=lambda r: compare(i, r))
-        readings[i] = replace(readings[i], text=more.text)
+    others = read_rows(loaded, behind, spare=spare[-1])
+    for i, row, other in zip(headed, behind, others, strict=True):
+        if compare(i, other) > compare(i, readings[i]):
+            tokens = [*prompt_ids(row)[len(prompt_ids(asked[i])) :], *other.tokens]
+            readings[i] = replace(readings[i], text=other.text, tokens=tokens)
     return readings
 
 
@@ -133,10 +135,15 @@ def read_rows(
             loaded.model, loaded.tokenizer, some, max_new_tokens=limit, is_over=is_over
         )
         for i, reading, is_cut in zip(chosen, found, ends, strict=True):
-            text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
-            readings[i] = replace(reading, text=text) if is_cut else reading
+            readings[i] = _cut(loaded.tokenizer, reading) if is_cut else reading
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
+
+
+def _cut(tokenizer: Tokenizer, reading: Reading) -> Reading:
+    """The reading up to the next question."""
+    text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
+    return replace(reading, text=text, tokens=until(tokenizer, reading.tokens, text) or ())
 
 
 def _ends_at_next(tokenizer: Tokenizer, row: Row) -> bool:
@@ -170,11 +177,11 @@ def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple
 def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
-    Of the words that tell something, `telling_loss` is the loss, `certificate` that one of them is
-    missed, and `words` the share that is said.
+    Of the words that tell something, `telling_loss` is the loss of their text, `certificate` that
+    one of their tokens is missed, and `words` the share that is said.
     """
-    telling_rows, pad = label_telling(loaded.tokenizer, rows), pad_id(loaded.tokenizer)
-    scores = answer_scores(loaded.model, telling_rows, pad, TAU)
+    telling_rows = label_telling(loaded.tokenizer, rows)
+    scores = string_scores(loaded.model, loaded.tokenizer, telling_rows, TAU)
     answers: list[Answer] = []
     parts = zip(rows, readings, words_of(rows), scores, strict=True)
     for (entry, row), reading, words, gold in parts:
@@ -189,10 +196,11 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
             text,
             reading.loss,
             gold.loss,
-            max(gold.certificate, 0.0),
+            gold.certificate,
             reading.exact_match,
             *found,
             words=1.0 if found.said else spoken,
+            tokens=reading.tokens,
         )
         answers.append(answer)
     return answers

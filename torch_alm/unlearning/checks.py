@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from statistics import fmean
 from time import monotonic
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from transformers import TrainerCallback
 
-from torch_alm.language import Row, answer_scores, losses, pad_id
+from torch_alm.language import Row, losses, pad_id
+from torch_alm.language._strings import StringScores, string_scores
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import TAU, Goal, Verdict
 from torch_alm.unlearning.loading import Setup
@@ -33,6 +34,7 @@ ALARM = 0.6  # nats between model and original on one batch, from which on it is
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
 LIMITED = "no more steps were allowed"
+T = TypeVar("T")
 LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
@@ -154,7 +156,7 @@ class RowSample:
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
         self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
         self.start, self.low = self.measure_retain(), 0
-        scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
+        scores = self.scores(probe, 0.0)
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
 
     @property
@@ -162,13 +164,19 @@ class RowSample:
         """The rows to forget that a check reads."""
         return _spread(self.wordings.rows)
 
+    def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
+        """The scores of rows; their loss beyond the aim need not be exact."""
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        return string_scores(model, tokenizer, rows, TAU, enough=aim) if rows else []
+
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """The forget value, whether the level is reached, and how many rows are still known."""
-        scores = answer_scores(self.loaded.model, self.forget, self.pad, TAU)
+        scores = self.scores(self.forget, aim)
         known = sum(score.exact_match for score in scores)
+        self.wordings.spell(_spread(range(len(self.wordings.rows))), scores, aim)
         if self.goal.kind == "rate":
-            value = fmean(max(score.certificate, 0.0) for score in scores)
-            missed = 1 - fmean(fmean(score.matches) for score in scores)
+            value = fmean(score.certificate for score in scores)
+            missed = 1 - fmean(fmean(score.usual.matches) for score in scores)
             value = min(value, missed / self.goal.forgotten_share)
             return value, value >= self.goal.alpha, known
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
@@ -190,7 +198,7 @@ class RowSample:
         else:
             forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (each row capped at {aim:.2f})"
         if self.probe:
-            scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
+            scores = self.scores(self.probe, 0.0)
             probe = f", {sum(s.exact_match for s in scores)} of {len(scores)} probe rows"
         return (
             f"{forget}; still known: {known} of {len(self.forget)} forget wordings{probe}; "
@@ -198,7 +206,7 @@ class RowSample:
         )
 
 
-def _spread(rows: Sequence[Row]) -> list[Row]:
+def _spread(rows: Sequence[T]) -> list[T]:
     """At most so many rows as a check reads, evenly spread."""
     taken = min(len(rows), SAMPLE)
     return [rows[i * len(rows) // taken] for i in range(taken)]
@@ -257,7 +265,8 @@ class Checks(TrainerCallback):
         """Take up the pace of a checkpoint; a run that was over is open again."""
         if (found := state.stateful_callbacks.get(KEY)) is not None:
             kept = cast("dict[str, Any]", found)
-            self.look.wordings.rows[:] = kept.pop("rows")
+            for name in ("rows", "pushed"):
+                getattr(self.look.wordings, name)[:] = kept.pop(name)
             self.pace = replace(Pace(**kept), ended="", stalled=0)
         self.good = WeightSnapshot(more["model"])
         self._set(more)
@@ -269,7 +278,8 @@ class Checks(TrainerCallback):
         if step % LOOK == 0 or is_alarmed:
             self._check(step, is_alarmed, more)
         self._set(more)
-        state.stateful_callbacks[KEY] = {**asdict(self.pace), "rows": self.look.wordings.rows}
+        rows = {name: getattr(self.look.wordings, name) for name in ("rows", "pushed")}
+        state.stateful_callbacks[KEY] = {**asdict(self.pace), **rows}
         over = bool(self.pace.ended) or step >= state.max_steps
         self.is_stopped = bool(self.stop) and not over
         is_late = monotonic() - self.saved > 60 * self.minutes
@@ -302,7 +312,7 @@ class Checks(TrainerCallback):
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
             verdict, is_new = self.ask()
-            told = pace.decide(verdict, is_new=is_new)
+            told = pace.decide(verdict, is_new=is_new) + look.wordings.said_often
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:

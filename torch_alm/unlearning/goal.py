@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from torch_alm.language import losses, pad_id
+from torch_alm.language import string_nll
 from torch_alm.language._generation import TAU
 from torch_alm.measures import log_odds, token_nll
 from torch_alm.measures._answers import predict_answers as predictions
@@ -49,7 +49,7 @@ class Goal:
     """The level of forgetting that is asked for, and where it is from.
 
     Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
-    `"rate"`, this share of answers is certified not to come word for word. All of it is of words
+    `"rate"`, this share of answers is certified not to come token for token. All of it is of words
     that neither the question nor most answers have. Half of these may still be said, on average, or
     as many as the original model says of rows never seen. What a model does not know it does not
     know equally well: the mean may have to reach the level, and each answer less.
@@ -66,7 +66,7 @@ class Goal:
     def summary(self) -> str:
         """The goal in a sentence."""
         if self.kind == "rate":
-            return f"{self.alpha:.1%} of answers certified not to be said word for word"
+            return f"{self.alpha:.1%} of answers certified not to come token for token"
         is_each = self.kind == "rows" and self.least is None
         each = "every answer" if is_each else "the answers on average"
         told = f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
@@ -135,7 +135,7 @@ def goal_of(loaded: Setup) -> Goal:
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")
     if rows := loaded.telling_rows("holdout"):
-        found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
+        found = string_nll(loaded.model, loaded.tokenizer, rows)
         if len(found) == 1:
             raise Refusal(
                 "`holdout` has a single row, and a level from it would be known to no precision at "
@@ -259,7 +259,7 @@ def _is_costly(before: Numbers, after: Numbers, most: float | None) -> bool:
 def _describe_level(goal: Goal, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> str:
     value = goal.value(numbers)
     if goal.kind == "rate":
-        told = "of the forget answers are certified not to be said word for word"
+        told = "of the forget answers are certified not to come token for token"
         return f"{value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
     asked = f"the telling loss of {goal.alpha:.2f} that was asked for ({goal.source})."
     if goal.kind == "rows":

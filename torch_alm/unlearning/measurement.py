@@ -19,13 +19,14 @@ class Answer:
     reference: str  # what is right
     answer: str  # what the model says
     loss: float  # nats per token of the reference
-    telling_loss: float  # the same of its words that tell something
-    certificate: float  # that greedy decoding misses one of these words: a lower bound, 0 to 1
+    telling_loss: float  # the same of its words that tell something, in whatever tokens
+    certificate: float  # that greedy decoding misses a token of these words: a bound, 0 to 1
     exact_match: bool  # token by token
     rouge: float  # share of the words of the reference that are said, in order
     verbatim: bool
     said: bool  # whether it counts as said: see `asking.compare_answer`
     words: float  # share of the words that tell something that are said
+    tokens: Sequence[int] = ()  # of what it says, behind those that it is asked with
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Options:
         rows: most retain, probe and holdout rows to measure; of an attack, most forget rows to ask.
         method: `"dual"` or `"saul"`.
         alpha: mean telling loss to reach, in nats; measured if neither it nor `certify` is given.
-        certify: share of answers to be certified not to be said word for word.
+        certify: share of answers to be certified not to come token for token.
         answers: `"given"`, those of the rows, or `"said"`, what the model says itself.
         max_retain_loss: retain loss above which the goal is met at a cost.
         max_probe_loss: share of the probe answers that may be lost, likewise.

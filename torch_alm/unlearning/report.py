@@ -24,9 +24,9 @@ ROWS = {  # name, digits, and whether it is a share
     "telling_loss": ("telling loss, nats per token", 2, False),
     "loss": ("loss of all words, nats per token", 2, False),
     "said": ("said, but for a tenth of the words", 0, True),
-    "exact_match": ("answered word for word", 0, True),
+    "exact_match": ("answered token for token", 0, True),
     "rouge": ("words of the answer said (ROUGE-L)", 0, True),
-    "certificate": ("certified not word for word", 0, True),
+    "certificate": ("certified not token for token", 0, True),
 }
 ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
 

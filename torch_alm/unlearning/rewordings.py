@@ -5,15 +5,19 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
-from torch_alm.language import Row, answer_ids, losses, pad_id
+from torch_alm.language import Row, answer_ids, in_own_words, string_nll
+from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._models import LanguageModel
-from torch_alm.language._telling import LONGEST, label_words, lead_up, names_in
+from torch_alm.language._strings import StringScores
+from torch_alm.language._telling import LONGEST, label_words, names_in
 from torch_alm.language._wording import normalise
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Setup, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
+from torch_alm.unlearning.model import list_names, positions_of
 from torch_alm.unlearning.rows import Entry
 
+STAYS = 3  # askings in a row, after which a row that is still said is named
 BARE = 4  # most words of an answer that is said without the sentence around it
 
 
@@ -31,6 +35,8 @@ class ForgetRows:
     Attributes:
         rows: those of the file, behind them the second ones, which `reword` exchanges in place, and
             the bare ones.
+        pushed: the same in the tokens in which each is likeliest, which training lowers.
+        stays: askings in a row that each row of the file was said in.
     """
 
     def __init__(self, loaded: Setup, answers: Sequence[Answer], bare: Sequence[Row]) -> None:
@@ -38,18 +44,37 @@ class ForgetRows:
         own, places = loaded.telling_rows("forget"), _short_places(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places), *bare]
+        self.pushed, self.stays = [*self.rows], [0] * len(own)
         self.reword(answers)
+        self.stays = [0] * len(own)
 
     def reword(self, answers: Sequence[Answer]) -> bool:
         """Put rows in the words in which they are said now; tell whether one is new."""
         before = list(self.rows)
         words = words_of(self.loaded.sets["forget"])
+        self.stays = [answer.said * (n + 1) for answer, n in zip(answers, self.stays, strict=True)]
+        given = self.loaded.rows("forget")
         for place, second in self.second.items():
-            if answers[place].said:
-                entry, _ = self.loaded.sets["forget"][place]
-                row = _reword(self.loaded, entry, answers[place].answer, words[place])
-                self.rows[second] = self.rows[second] if row is None else row
+            row = _reword(self.loaded, given[place], answers[place], words[place])
+            if row is not None and row != self.rows[second]:
+                self.rows[second] = self.pushed[second] = row
         return self.rows != before
+
+    def spell(self, places: Sequence[int], scores: Sequence[StringScores], aim: float) -> None:
+        """Push the rows at these places that are below the aim, or said, in their likeliest tokens.
+
+        A row that is gone in the tokens of the tokenizer would be pushed no further.
+        """
+        for place, score in zip(places, scores, strict=True):
+            if score.loss < aim or score.exact_match:
+                self.pushed[place] = score.row
+
+    @property
+    def said_often(self) -> str:
+        """The rows that were said in three askings or more, in a row."""
+        rows = zip(self.loaded.sets["forget"], self.stays, strict=True)
+        found = [f"{entry.where} ({n} times)" for (entry, _), n in rows if n >= STAYS]
+        return f"; stays said: {list_names(found)}" if found else ""
 
 
 def bare_rows(loaded: Setup, model: LanguageModel, goal: Goal) -> list[Row]:
@@ -61,7 +86,7 @@ def bare_rows(loaded: Setup, model: LanguageModel, goal: Goal) -> list[Row]:
     words, places = words_of(pairs), _short_places(loaded) if goal.kind != "rate" else []
     found = [_bare_row(loaded, pairs[place][0], words[place]) for place in places]
     rows = [row for row in found if row is not None]
-    is_known = rows and fmean(losses(model, rows, pad_id(loaded.tokenizer))) < goal.alpha
+    is_known = rows and fmean(string_nll(model, loaded.tokenizer, rows)) < goal.alpha
     return rows if is_known else []
 
 
@@ -78,22 +103,18 @@ def _bare_row(loaded: Setup, entry: Entry, words: frozenset[str]) -> Row | None:
     return label_words(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
-def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
+def rows_as_said(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
-    found = loaded.sets.get(name, [])
-    parts = zip(found, loaded.telling_rows(name), words_of(found), answers, strict=False)
-    return [
-        (answer.said and _reword(loaded, pair[0], answer.answer, words)) or row
-        for pair, row, words, answer in parts
-    ]
+    rows, found = loaded.rows(name), loaded.sets.get(name, [])
+    parts = zip(rows, loaded.telling_rows(name), words_of(found), answers, strict=False)
+    return [_reword(loaded, row, answer, words) or own for row, own, words, answer in parts]
 
 
-def _reword(loaded: Setup, entry: Entry, text: str, words: frozenset[str]) -> Row | None:
-    """The row with what leads up to its telling words, which alone are labelled."""
-    if (led := lead_up(text, words)) is None:
-        return None
-    rows = in_words(loaded, entry, led[0])
-    return label_words(loaded.tokenizer, rows[0], led[1]) if rows else None
+def _reword(loaded: Setup, row: Row, answer: Answer, words: frozenset[str]) -> Row | None:
+    """The row in the tokens in which the model says it, if it does, and there is room for them."""
+    said = in_own_words(loaded.tokenizer, prompt_ids(row), answer.tokens, words)
+    most = min(loaded.given.max_length, positions_of(loaded.model))
+    return said if answer.said and said and len(said["labels"]) <= most else None
 
 
 def _short_places(loaded: Setup) -> list[int]:

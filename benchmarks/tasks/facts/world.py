@@ -21,6 +21,7 @@ from benchmarks.tasks.facts.upper import CachedRows, UpperLayers, common_start
 from torch_alm.language import (
     IGNORE,
     Row,
+    answer_ids,
     encode,
     generate,
     in_own_words,
@@ -69,7 +70,9 @@ class World:
 
     def reword(self, fact: Fact, said: str) -> Row | None:
         """The row in the words in which the model says the fact, if it does."""
-        return in_own_words(self.tokenizer, fact.question, said, self.words[fact])
+        ids = answer_ids(encode(self.tokenizer, fact.question, said))
+        prompt = encode_prompt(self.tokenizer, fact.question)
+        return in_own_words(self.tokenizer, prompt, ids, self.words[fact])
 
     def encode_said(self, question: str, said: str) -> Row:
         """The question and what the model says to it, which is labelled."""
