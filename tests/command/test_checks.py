@@ -119,13 +119,11 @@ def test_a_goal_that_was_met_is_none_the_less_met_for_an_asking_that_misses_it()
     assert one.best == [1.0] and one.tries == 1 and one.aim == 4.4
 
 
-def test_forgetting_rests_once_the_goal_is_met_and_as_long_as_it_is() -> None:
-    one = pace(reached=True)
-    assert one.target == 4.4
+def test_forgetting_rests_once_the_goal_is_met() -> None:
+    one = pace()
+    assert not one.is_resting
     one.decide(verdict("met at a cost"), [1.0])
-    assert one.target == 0
-    one.reached = False
-    assert one.target == 4.4
+    assert one.is_resting
 
 
 def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_reached() -> None:
@@ -181,12 +179,11 @@ def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[C
     groups = [group for side in sides for group in side.param_groups]
     optimizer = SimpleNamespace(retain=sides[0], forget=sides[1], param_groups=groups)
     more = {"lr_scheduler": SimpleNamespace(base_lrs=[1.0]), "optimizer": optimizer, "model": net}
-    look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows), start=0.0, low=0)
-    look.measure_forget, look.measure_retain, look.describe = (
-        lambda _: (4.4, True, 0),
-        lambda: 0.0,
-        lambda *_: "",
-    )
+    look: Any = SimpleNamespace(
+        wordings=SimpleNamespace(rows=rows), start=0.0, low=0, mean=4.0,
+        goal=Goal("rows", 4.0, "", least=2.0), measure_forget=lambda _: (4.4, True, 0),
+        measure_retain=lambda: 0.0, describe=lambda *_: "",
+    )  # fmt: skip
     constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)
     return Checks(look, pace(), 0.1, trainer, 5.0, ask, lambda _: None), more
@@ -248,6 +245,21 @@ def test_a_wording_that_is_still_the_likeliest_is_not_gone(monkeypatch: Any) -> 
     loaded, goal = SimpleNamespace(model=None), Goal("rows", 4.0, "")
     look: Any = SimpleNamespace(loaded=loaded, forget=[], pad=0, goal=goal)
     assert RowSample.measure_forget(look, 4.4) == (2.2, False, 1) and look.low == 1
+
+
+def test_the_mean_may_reach_the_level_by_rows_beyond_the_aim_and_the_last_rows_go_to_their_own(
+    monkeypatch: Any,
+) -> None:
+    found, more = checks_of(torch.nn.Linear(1, 1), [])
+    found.look.loaded, found.look.forget, found.look.pad = SimpleNamespace(model=None), [], 0
+    seen = list[Any]()
+    for losses in ((7.0, 2.0), (7.5, 1.9), (5.8, 2.5), (3.0, 3.0)):
+        scores = [SimpleNamespace(loss=loss, exact_match=False) for loss in losses]
+        monkeypatch.setattr(checks, "answer_scores", lambda *_, found=scores: found)
+        _, reached, _ = RowSample.measure_forget(found.look, 4.4)
+        found._set(more)
+        seen.append((reached, found.trainer.constraint.alpha))
+    assert seen == [(True, 2.2), (False, 2.2), (True, 4.4), (False, 4.4)]
 
 
 def test_a_model_is_taken_back_to_the_last_good_check_and_the_moments_begin_anew() -> None:

@@ -72,7 +72,6 @@ class Pace:
     gap: float = math.inf  # the smallest so far
     stalled: int = 0  # checks without a smaller one
     ended: str = ""  # why the run is over
-    reached: bool = False  # whether the level is, at the last look
     best: list[float] = field(default_factory=list[float])  # cost of the cheapest that met the goal
     tries: int = 0  # askings since then
 
@@ -95,8 +94,11 @@ class Pace:
             self.ended = f"the goal is {verdict.outcome}"
             return f"{self.ended}, the run ends"
         told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
-        if self.best or not verdict.missed:
-            return f"{told}, {self._compare(cost, is_met=not verdict.missed)}"
+        if not verdict.missed and (not self.best or cost < self.best):
+            self.best, self.tries = cost, 0
+            return f"{told}, the least so far: forgetting rests"
+        if self.best:
+            return f"{told}, {self.return_to_best()}"
         if is_new and "said" in verdict.missed:
             self.value = -math.inf  # of other rows: what comes next is no slow step from it
             return f"{told}, in other words, which are to go now, too"
@@ -105,17 +107,14 @@ class Pace:
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
         return f"{told}, so it goes on"
 
-    def _compare(self, cost: list[float], *, is_met: bool) -> str:
-        """Keep the cheaper one of two states; return what follows."""
-        if is_met and (not self.best or cost < self.best):
-            self.best, self.tries = cost, 0
-            return "the least so far: forgetting rests"
+    def return_to_best(self) -> str:
+        """Count a try that found no cheaper state; return what follows."""
         self.tries += 1
         if self.tries >= TRIES:
             self.ended = MET_AT_A_COST
         if not self.fixed:
             self.most = self.rate = self.rate / FACTOR
-        return "no less than before: back to the cheapest state"
+        return "no cheaper state: back to the best one"
 
     def is_spoilt(self, excess: float) -> bool:
         """Return whether the steps since the last good check are to be taken back."""
@@ -152,10 +151,9 @@ class Pace:
         return "goes on"
 
     @property
-    def target(self) -> float:
-        """The aim of the steps to come: none while the retain rows have to catch up."""
-        rests = (self.best and self.reached) or (self.excess > 0 and not self.fixed)
-        return 0.0 if rests else self.aim
+    def is_resting(self) -> bool:
+        """Whether the retain rows have to catch up, and nothing is forgotten meanwhile."""
+        return bool(self.best) or (self.excess > 0 and not self.fixed)
 
     def _is_stalled(self) -> bool:
         if not math.isfinite(self.value + self.excess):
@@ -175,7 +173,7 @@ class RowSample:
         self.loaded, self.goal, self.wordings = loaded, goal, wordings
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
         self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
-        self.start, self.low = self.measure_retain(), 0
+        self.start, self.low, self.mean = self.measure_retain(), 0, 0.0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
 
@@ -194,11 +192,9 @@ class RowSample:
             value = min(value, missed / self.goal.forgotten_share)
             return value, value >= self.goal.alpha, known
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
-        self.low = sum(x < self.goal.floor for x in loss)
-        value = fmean(min(x, aim) for x in loss)
-        if self.goal.kind == "loss":
-            return value, fmean(loss) >= self.goal.alpha, known
-        return value, value >= self.goal.alpha and not self.low, known
+        self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
+        reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
+        return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
         """The retain loss."""
@@ -295,28 +291,29 @@ class Checks(TrainerCallback):
         pace, look, is_due = self.pace, self.look, step % EVERY == 0
         before = pace.value
         value, reached, known = look.measure_forget(pace.aim)
-        pace.reached = reached
-        if not (reached or is_due or is_alarmed):
+        if not (reached or is_due or is_alarmed or pace.best):
             return
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
         kept = look.measure_retain()
         excess = kept - look.start - self.limit
-        is_spoilt = pace.is_spoilt(excess)
+        tries, is_spoilt = pace.tries, pace.is_spoilt(excess)
         if is_spoilt:
             told = f"{pace.roll_back()}, on from the weights of step {self.good.step}"
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
             verdict, cost, is_new = self.ask()
             told = pace.decide(verdict, cost, is_new=is_new)
-            if pace.tries:
-                self.good.take_back(more["optimizer"])
-            elif pace.best:
+            if pace.best and not pace.tries:
                 self.good.keep(step)
+        elif pace.best and not reached:
+            told = f"the level is lost, {pace.return_to_best()}"
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:
             return
-        if not (is_spoilt or pace.best):
+        if pace.tries > tries:
+            self.good.take_back(more["optimizer"])
+        elif not (is_spoilt or pace.best):
             self.good.keep(step)
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
         ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
@@ -326,7 +323,10 @@ class Checks(TrainerCallback):
     def _set(self, more: dict[str, Any]) -> None:
         """Hand on the rate, also to the schedule, and the aim, also to the objective."""
         constraint: Any = self.trainer.constraint
-        constraint.measure.aim = constraint.alpha = self.pace.target
+        goal, is_above = self.look.goal, self.look.mean >= self.pace.aim
+        aim = self.pace.aim * (goal.floor / goal.alpha if is_above else 1)  # of the last rows alone
+        constraint.measure.aim = constraint.alpha = aim
+        constraint.measure.is_resting = self.pace.is_resting
         schedule, optimizer = more["lr_scheduler"], more["optimizer"]
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:
