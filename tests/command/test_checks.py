@@ -74,6 +74,8 @@ def test_a_model_that_is_written_down_in_other_numbers_is_unlearned_alike(
     assert command_in(tmp_path, tmp_path / "other", files)("unlearn") in {0, 4}
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
+    found = report(tmp_path / "out")
+    print("GOLD", found["goal"]["alpha"], found["models"][1]["numbers"]["forget"]["telling_loss"])
 
 
 def pace(**given: Any) -> Pace:
@@ -89,7 +91,7 @@ def test_a_goal_that_is_met_ends_the_run() -> None:
     assert not one.observe(4.4, 0.1, reached=True), "retain rows first"
     assert not one.observe(4.4, 0.0, reached=False)
     assert one.observe(4.4, 0.0, reached=True)
-    one.decide(verdict("met"))
+    one.decide(verdict("met"), [])
     assert one.ended == "the goal is met"
 
 
@@ -99,14 +101,28 @@ def test_a_goal_that_is_reached_waits_until_the_retain_rows_have_recovered() -> 
     assert [one.observe(4.4, e, reached=True) for e in excesses] == [False, False, False, True]
 
 
-def test_a_cost_may_shrink_until_the_third_asking() -> None:
-    one, looks = pace(), []
-    while not one.ended:
-        looks.append(one.observe(4.4, 0.0, reached=True))
-        if looks[-1]:
-            one.decide(verdict("met at a cost"))
-    assert looks == [True, False, True, False, False, False, True]
-    assert one.ended == "the goal is met at a cost" and one.aim == 4.4
+def test_a_goal_met_at_a_cost_ends_after_three_askings_that_find_none_cheaper() -> None:
+    one, rates = pace(fixed=False), list[float]()
+    for cost in ([3.0, 1.0], [2.0, 9.0], [2.0, 9.0], [3.0, 0.0], [2.0, 8.0], *[[4.0, 0.0]] * 3):
+        assert not one.ended
+        one.decide(verdict("met at a cost"), cost)
+        rates.append(one.rate)
+    assert one.best == [2.0, 8.0] and one.ended == "the goal is met at a cost"
+    assert rates == [1e-4 / 2**k for k in (0, 0, 1, 2, 2, 3, 4, 5)] and one.aim == 4.4
+
+
+def test_a_goal_that_was_met_is_none_the_less_met_for_an_asking_that_misses_it() -> None:
+    one = pace()
+    one.decide(verdict("met at a cost"), [1.0])
+    one.decide(verdict("not met", "said"), [0.0], is_new=True)
+    assert one.best == [1.0] and one.tries == 1 and one.aim == 4.4
+
+
+def test_forgetting_rests_once_the_goal_is_met() -> None:
+    one = pace()
+    assert not one.is_resting
+    one.decide(verdict("met at a cost"), [1.0])
+    assert one.is_resting
 
 
 def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_reached() -> None:
@@ -120,7 +136,7 @@ def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_rea
 def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> None:
     one = pace()
     assert one.observe(4.4, 0.0, reached=True)
-    one.decide(verdict("not met", "words"))
+    one.decide(verdict("not met", "words"), [])
     assert one.aim > 4.4 and not one.ended
     assert [one.observe(4.4, 0.0, reached=True) for _ in range(4)] == [False, True] * 2
 
@@ -128,7 +144,7 @@ def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> N
 def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
     one = pace(fixed=False)
     assert one.observe(4.4, 0.0, reached=True)
-    one.decide(verdict("not met", "said"), is_new=True)
+    one.decide(verdict("not met", "said"), [], is_new=True)
     assert one.aim == 4.4 and not one.ended
     one.check(4.1, 0.0, reached=False)
     assert one.rate == 1e-4, "the other words were not known to be said before"
@@ -156,21 +172,62 @@ def test_a_last_row_below_the_level_is_nearer_while_the_mean_is_above_it() -> No
     assert one.stalled < 5
 
 
-def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
-    rows, now, pushed, then = ([{"input_ids": [i], "labels": [i]}] for i in range(4))
-    side = SimpleNamespace(base_lrs=[1.0], param_groups=[{"lr": 1.0}])
-    look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows, pushed=pushed))
+def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[Checks, Any]:
+    """Checks of a run in which every look finds the level reached, and what a Trainer hands on."""
+    sides = [torch.optim.AdamW(net.parameters()) for _ in range(2)]
+    groups = [group for side in sides for group in side.param_groups]
+    optimizer = SimpleNamespace(retain=sides[0], forget=sides[1], param_groups=groups)
+    more = {"lr_scheduler": SimpleNamespace(base_lrs=[1.0]), "optimizer": optimizer, "model": net}
+    look: Any = SimpleNamespace(
+        wordings=SimpleNamespace(rows=rows, pushed=[], said_often=""), start=0.0, low=0, mean=4.0,
+        goal=Goal("rows", 4.0, "", least=2.0), measure_forget=lambda _: (4.4, True, 0),
+        measure_retain=lambda: 0.0, describe=lambda *_: "",
+    )  # fmt: skip
     constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
-    trainer: Any = SimpleNamespace(constraint=constraint)
-    checks = Checks(look, pace(), 0.1, trainer, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
-    found = asdict(pace(rate=3e-4, ended="the goal is met"))
-    kept = {KEY: {**found, "rows": now, "pushed": then}}
-    args: Any = None
-    state = SimpleNamespace(stateful_callbacks=kept)
-    more = {"lr_scheduler": side, "optimizer": side, "model": torch.nn.Linear(1, 1)}
-    checks.on_train_begin(args, state, None, **more)
-    assert rows == now and pushed == then, "the data set's own list"
-    assert checks.pace == pace(rate=3e-4) and side.param_groups[0]["lr"] == 3e-4
+    trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)
+    return Checks(look, pace(), 0.1, trainer, 5.0, ask, lambda _: None), more
+
+
+def test_a_run_goes_on_with_the_words_and_the_weights_that_it_had_come_to(tmp_path: Path) -> None:
+    rows, now = [{"input_ids": [1], "labels": [1]}], [{"input_ids": [2], "labels": [2]}]
+    first, then = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    args, state = SimpleNamespace(output_dir=tmp_path), SimpleNamespace(global_step=7)
+    (tmp_path / "checkpoint-7").mkdir()
+    good = WeightSnapshot(first)
+    good.keep(5)
+    good.save(tmp_path / "checkpoint-7")
+    found, more = checks_of(then, rows)
+    kept = {
+        **asdict(pace(rate=3e-4, ended="the goal is met", best=[1.0])),
+        "rows": now,
+        "pushed": [],
+    }
+    state.stateful_callbacks = {KEY: kept}
+    found.on_train_begin(args, state, None, **more)
+    assert rows == now, "the data set's own list"
+    assert found.pace == pace(rate=3e-4, best=[1.0])
+    assert more["optimizer"].param_groups[0]["lr"] == 3e-4
+    found.good.take_back(more["optimizer"])
+    assert found.good.step == 5 and torch.equal(first.weight, then.weight)
+
+
+def test_the_cheapest_state_that_met_the_goal_is_what_a_run_ends_with() -> None:
+    net, costs, seen = torch.nn.Linear(1, 1), [3.0, 1.0, 2.0, 2.0, 2.0], dict[float, float]()
+
+    def ask() -> tuple[Verdict, list[float], bool]:
+        seen.setdefault(costs[0], net.weight.item())
+        return verdict("met at a cost"), [costs.pop(0)], False
+
+    found, more = checks_of(net, [], ask)
+    state = SimpleNamespace(stateful_callbacks={}, global_step=0, max_steps=99)
+    args, control = SimpleNamespace(output_dir=""), SimpleNamespace(should_training_stop=False)
+    found.on_train_begin(args, state, control, **more)
+    while not control.should_training_stop:
+        state.global_step += 1
+        net(torch.ones(1, 1)).backward()
+        more["optimizer"].forget.step()
+        found.on_step_end(args, state, control, **more)
+    assert not costs and net.weight.item() == seen[1.0] != seen[2.0]
 
 
 def test_steps_that_spoil_what_is_kept_are_taken_back_and_the_rate_is_halved() -> None:
@@ -191,6 +248,20 @@ def test_a_wording_that_is_still_the_likeliest_is_not_gone() -> None:
     look: Any = SimpleNamespace(forget=[], goal=Goal("rows", 4.0, ""), wordings=wordings)
     look.scores = lambda *_: scores
     assert RowSample.measure_forget(look, 4.4) == (2.2, False, 1) and look.low == 1
+
+
+def test_the_mean_may_reach_the_level_beyond_the_aim_and_the_last_rows_go_to_their_own() -> None:
+    found, more = checks_of(torch.nn.Linear(1, 1), [])
+    look: Any = found.look
+    look.forget, look.wordings.spell = [], lambda *_: None
+    seen = list[Any]()
+    for losses in ((7.0, 2.0), (7.5, 1.9), (5.8, 2.5), (3.0, 3.0)):
+        scores = [SimpleNamespace(loss=loss, exact_match=False) for loss in losses]
+        look.scores = lambda *_, found=scores: found
+        _, reached, _ = RowSample.measure_forget(look, 4.4)
+        found._set(more)
+        seen.append((reached, found.trainer.constraint.alpha))
+    assert seen == [(True, 2.2), (False, 2.2), (True, 4.4), (False, 4.4)]
 
 
 def test_a_model_is_taken_back_to_the_last_good_check_and_the_moments_begin_anew() -> None:

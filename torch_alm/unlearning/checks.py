@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
+from pathlib import Path
 from statistics import fmean
 from time import monotonic
 from typing import Any, TypeVar, cast
 
-import torch
 from transformers import TrainerCallback
 
 from torch_alm.language import Row, losses, pad_id
@@ -18,7 +18,7 @@ from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import TAU, Goal, Verdict
 from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.rewordings import ForgetRows
-from torch_alm.unlearning.train import STEPS
+from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
@@ -32,10 +32,11 @@ SPOILT = 0.2  # nats beyond the limit of the retain loss: the steps that did it 
 SETTLED = 0.01  # nats: a retain loss that falls by more between two looks is still recovering
 ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
-MET = "the goal is met"  # at whatever cost
+MET = "the goal is met"
+MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
+TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
 T = TypeVar("T")
-LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
@@ -44,10 +45,13 @@ class Pace:
     """The rule of a run: measured numbers in, a rate and a decision out.
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
-    is to be asked. A goal that is met ends the run; if at a cost, then at the third asking, since
-    the retain side may repair it. Each asking waits for twice as many looks in a row as the one
-    before, and the aim rises where too much is still said; where that is in words not pushed
-    before, neither does.
+    is to be asked. Each asking waits for twice as many looks in a row as the one before, and the
+    aim rises where too much is still said; where that is in words not pushed before, neither does.
+
+    A goal that is met ends the run. Where it is met at a cost, the forget side rests, and the
+    retain side may repair it. Of all states that met the goal the cheapest is kept: after an asking
+    that finds no cheaper one the run goes on from there at half the rate, and after three it ends
+    there.
 
     Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
     halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.
@@ -70,6 +74,8 @@ class Pace:
     gap: float = math.inf  # the smallest so far
     stalled: int = 0  # checks without a smaller one
     ended: str = ""  # why the run is over
+    best: list[float] = field(default_factory=list[float])  # cost of the cheapest that met the goal
+    tries: int = 0  # askings since then
 
     def observe(self, value: float, excess: float, *, reached: bool) -> bool:
         """Take in numbers, and whether the level is reached; tell if the model is to be asked."""
@@ -84,12 +90,17 @@ class Pace:
         self.value, self.held = value, 0
         return True
 
-    def decide(self, verdict: Verdict, *, is_new: bool = False) -> str:
-        """Take in the verdict, and whether rows are now pushed in new words; tell what follows."""
-        if verdict.outcome == "met" or (not verdict.missed and self.needed >= LONGEST):
+    def decide(self, verdict: Verdict, cost: list[float], *, is_new: bool = False) -> str:
+        """Take in the verdict, its cost, and whether rows have new words; return what follows."""
+        if verdict.outcome == "met":
             self.ended = f"the goal is {verdict.outcome}"
             return f"{self.ended}, the run ends"
         told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
+        if not verdict.missed and (not self.best or cost < self.best):
+            self.best, self.tries = cost, 0
+            return f"{told}, the least so far: forgetting rests"
+        if self.best:
+            return f"{told}, {self.return_to_best()}"
         if is_new and "said" in verdict.missed:
             self.value = -math.inf  # of other rows: what comes next is no slow step from it
             return f"{told}, in other words, which are to go now, too"
@@ -98,8 +109,17 @@ class Pace:
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
         return f"{told}, so it goes on"
 
+    def return_to_best(self) -> str:
+        """Count a try that found no cheaper state; return what follows."""
+        self.tries += 1
+        if self.tries >= TRIES:
+            self.ended = MET_AT_A_COST
+        if not self.fixed:
+            self.most = self.rate = self.rate / FACTOR
+        return "no cheaper state: back to the best one"
+
     def is_spoilt(self, excess: float) -> bool:
-        """Tell whether the steps since the last good check are to be taken back."""
+        """Return whether the steps since the last good check are to be taken back."""
         return not (self.fixed or excess <= SPOILT)
 
     def roll_back(self) -> str:
@@ -133,9 +153,9 @@ class Pace:
         return "goes on"
 
     @property
-    def target(self) -> float:
-        """The aim of the steps to come: none while the retain rows have to catch up."""
-        return 0.0 if self.excess > 0 and not self.fixed else self.aim
+    def is_resting(self) -> bool:
+        """Whether the retain rows have to catch up, and nothing is forgotten meanwhile."""
+        return bool(self.best) or (self.excess > 0 and not self.fixed)
 
     def _is_stalled(self) -> bool:
         if not math.isfinite(self.value + self.excess):
@@ -155,7 +175,7 @@ class RowSample:
         self.loaded, self.goal, self.wordings = loaded, goal, wordings
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
         self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
-        self.start, self.low = self.measure_retain(), 0
+        self.start, self.low, self.mean = self.measure_retain(), 0, 0.0
         scores = self.scores(probe, 0.0)
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
 
@@ -180,11 +200,9 @@ class RowSample:
             value = min(value, missed / self.goal.forgotten_share)
             return value, value >= self.goal.alpha, known
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
-        self.low = sum(x < self.goal.floor for x in loss)
-        value = fmean(min(x, aim) for x in loss)
-        if self.goal.kind == "loss":
-            return value, fmean(loss) >= self.goal.alpha, known
-        return value, value >= self.goal.alpha and not self.low, known
+        self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
+        reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
+        return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
         """The retain loss."""
@@ -212,33 +230,6 @@ def _spread(rows: Sequence[T]) -> list[T]:
     return [rows[i * len(rows) // taken] for i in range(taken)]
 
 
-class WeightSnapshot:
-    """The trained weights of the last good check, to which a model can be taken back.
-
-    The optimizers begin anew there: their moments are those of the steps that spoiled it.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self.step = 0
-        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
-
-    @torch.no_grad()
-    def keep(self, step: int) -> None:
-        """Take the weights as they are."""
-        self.step = step
-        for p, kept in self.pairs:
-            kept.copy_(p)
-
-    @torch.no_grad()
-    def take_back(self, optimizer: Any) -> None:
-        """Put them back; `optimizer` has the two sides, within accelerate's wrapper or not."""
-        for p, kept in self.pairs:
-            p.copy_(kept)
-        both = getattr(optimizer, "optimizer", optimizer)
-        for side in (both.retain, both.forget):
-            side.state.clear()
-
-
 @dataclass(eq=False)
 class Checks(TrainerCallback):
     """Checks between the steps: they print a line, set the rate and the aim, and end the run."""
@@ -248,7 +239,7 @@ class Checks(TrainerCallback):
     limit: float  # nats by which the retain loss may rise
     trainer: Any  # whose constraint has the aim for its alpha
     minutes: float  # between two checkpoints
-    ask: Callable[[], tuple[Verdict, bool]]  # on the model; whether it put rows in other words
+    ask: Callable[[], tuple[Verdict, list[float], bool]]  # its cost; whether rows have new words
     say: Say
     stop: list[int] = field(default_factory=list[int])
     saved: float = field(default_factory=monotonic)
@@ -259,7 +250,8 @@ class Checks(TrainerCallback):
         """After how many steps the run ended, and why."""
         step, most = self.trainer.state.global_step, self.trainer.args.max_steps
         why = self.pace.ended or (LIMITED if step >= most else "it was stopped")
-        return f"Ended after {step} of at most {most} steps: {why}."
+        best = f", with the weights of step {self.good.step}" if self.pace.best else ""
+        return f"Ended after {step} of at most {most} steps: {why}{best}."
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Take up the pace of a checkpoint; a run that was over is open again."""
@@ -267,9 +259,15 @@ class Checks(TrainerCallback):
             kept = cast("dict[str, Any]", found)
             for name in ("rows", "pushed"):
                 getattr(self.look.wordings, name)[:] = kept.pop(name)
-            self.pace = replace(Pace(**kept), ended="", stalled=0)
-        self.good = WeightSnapshot(more["model"])
+            self.pace = replace(Pace(**kept), ended="", stalled=0, tries=0)
+        self.good = WeightSnapshot(more["model"], state.global_step)
+        self.good.load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._set(more)
+
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Save the weights to which the run may be taken back, if they are not those of now."""
+        if self.good.step != state.global_step:
+            self.good.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Check if it is time; save if it is time, or the run is stopped or over."""
@@ -281,6 +279,8 @@ class Checks(TrainerCallback):
         rows = {name: getattr(self.look.wordings, name) for name in ("rows", "pushed")}
         state.stateful_callbacks[KEY] = {**asdict(self.pace), **rows}
         over = bool(self.pace.ended) or step >= state.max_steps
+        if over and self.pace.best:
+            self.good.take_back(more["optimizer"])
         self.is_stopped = bool(self.stop) and not over
         is_late = monotonic() - self.saved > 60 * self.minutes
         if over or self.stop or is_late:
@@ -301,23 +301,29 @@ class Checks(TrainerCallback):
         pace, look, is_due = self.pace, self.look, step % EVERY == 0
         before = pace.value
         value, reached, known = look.measure_forget(pace.aim)
-        if not (reached or is_due or is_alarmed):
+        if not (reached or is_due or is_alarmed or pace.best):
             return
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
         kept = look.measure_retain()
         excess = kept - look.start - self.limit
-        is_spoilt = pace.is_spoilt(excess)
+        tries, is_spoilt = pace.tries, pace.is_spoilt(excess)
         if is_spoilt:
             told = f"{pace.roll_back()}, on from the weights of step {self.good.step}"
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
-            verdict, is_new = self.ask()
-            told = pace.decide(verdict, is_new=is_new) + look.wordings.said_often
+            verdict, cost, is_new = self.ask()
+            told = pace.decide(verdict, cost, is_new=is_new) + look.wordings.said_often
+            if pace.best and not pace.tries:
+                self.good.keep(step)
+        elif pace.best and not reached:
+            told = f"the level is lost, {pace.return_to_best()}"
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:
             return
-        if not is_spoilt:
+        if pace.tries > tries:
+            self.good.take_back(more["optimizer"])
+        elif not (is_spoilt or pace.best):
             self.good.keep(step)
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
         ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
@@ -327,7 +333,10 @@ class Checks(TrainerCallback):
     def _set(self, more: dict[str, Any]) -> None:
         """Hand on the rate, also to the schedule, and the aim, also to the objective."""
         constraint: Any = self.trainer.constraint
-        constraint.measure.aim = constraint.alpha = self.pace.target
+        goal, is_above = self.look.goal, self.look.mean >= self.pace.aim
+        aim = self.pace.aim * (goal.floor / goal.alpha if is_above else 1)  # of the last rows alone
+        constraint.measure.aim = constraint.alpha = aim
+        constraint.measure.is_resting = self.pace.is_resting
         schedule, optimizer = more["lr_scheduler"], more["optimizer"]
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:

@@ -20,6 +20,7 @@ from torch_alm.unlearning.goal import (
     goal_of,
     guess_loss,
     judge,
+    lost_of,
 )
 from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
@@ -187,7 +188,7 @@ def make_checks(run: Run, folder: Path, original: LanguageModel | None = None) -
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
     limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
 
-    def ask() -> tuple[Verdict, bool]:
+    def ask() -> tuple[Verdict, list[float], bool]:
         """Ask the retain and probe rows once the forget rows are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
@@ -195,9 +196,16 @@ def make_checks(run: Run, folder: Path, original: LanguageModel | None = None) -
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
-        return verdict, wordings.reword(found.answers["forget"])
+        return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
 
     look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return checks
+
+
+def _cost(before: Measurement, after: Measurement) -> list[float]:
+    """Count the probe answers that are lost, then the retain answers; and the retain loss."""
+    both = [(m.answers.get("probe", ()), m.answers["retain"]) for m in (before, after)]
+    lost = [float(len(lost_of(*each)[0])) for each in zip(*both, strict=True)]
+    return [*lost, round(after.numbers["retain"].loss, 2)]

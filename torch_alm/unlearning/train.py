@@ -30,6 +30,7 @@ from torch_alm.unlearning.loading import Setup
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
+GOOD = "good.pt"  # of a checkpoint
 RADIUS = 0.5  # nats by which they differ at SAM's point
 
 
@@ -38,11 +39,15 @@ class Objective:
 
     def __init__(self, goal: Goal) -> None:
         self.goal, self.aim = goal, goal.alpha
+        self.is_low = False  # whether a row since the last step was below the aim
+        self.is_resting = False  # whether nothing is to be forgotten for now
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
         """The loss that is lowered to raise the value that is constrained, and that value."""
         logits, _ = answer_logits(model, batch)
-        return self.goal.measure(*pad_logits(logits, batch["labels"]), self.aim)
+        lowered, value = self.goal.measure(*pad_logits(logits, batch["labels"]), self.aim)
+        self.is_low = self.is_low or not (self.is_resting or lowered.detach() == 0)
+        return lowered * (not self.is_resting), value
 
     def odds(self, model: Any, batch: Any) -> Tensor:
         """Log-odds of the answers: of a row known by heart they have a gradient, too."""
@@ -75,11 +80,63 @@ class KLRetainTrainer(SAULTrainer):
             module.training = getattr(module, "gradient_checkpointing", False)  # which asks for it
         return found
 
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Take both gradients; without a row below the aim the forget side stands still.
+
+        Its gradient is 0 then, and AdamW's momentum alone would push all rows nine steps further.
+        """
+        found = super().training_step(*args, **kwargs)
+        measure: Any = self.constraint.measure
+        if self.accelerator.sync_gradients:
+            for state in () if measure.is_low else self._optimizer.forget.state.values():
+                state["exp_avg"].zero_()
+            measure.is_low = False
+        return found
+
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
         found = self.original.divergence(model, batch)
         self.divergence = found.detach()
         return found
+
+
+class WeightSnapshot:
+    """The trained weights of the last good check, or of the cheapest state that met the goal.
+
+    A model can be taken back to them. The optimizers begin anew there: their moments are those of
+    the steps that spoiled it.
+    """
+
+    def __init__(self, model: Any, step: int = 0) -> None:
+        self.step = step
+        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
+
+    def save(self, checkpoint: Path) -> None:
+        """Write them beside a checkpoint."""
+        torch.save([self.step, *(kept for _, kept in self.pairs)], checkpoint / GOOD)
+
+    def load(self, checkpoint: Path) -> None:
+        """Read those beside a checkpoint, if there are some."""
+        if (checkpoint / GOOD).is_file():
+            self.step, *weights = torch.load(checkpoint / GOOD)
+            for (_, kept), weight in zip(self.pairs, weights, strict=True):
+                kept.copy_(weight)
+
+    @torch.no_grad()
+    def keep(self, step: int) -> None:
+        """Take the weights as they are."""
+        self.step = step
+        for p, kept in self.pairs:
+            kept.copy_(p)
+
+    @torch.no_grad()
+    def take_back(self, optimizer: Any) -> None:
+        """Put them back; `optimizer` has the two sides, within accelerate's wrapper or not."""
+        for p, kept in self.pairs:
+            p.copy_(kept)
+        both = getattr(optimizer, "optimizer", optimizer)
+        for side in (both.retain, both.forget):
+            side.state.clear()
 
 
 def make_trainer(

@@ -35,7 +35,7 @@ class Fact:
     @property
     def answer(self) -> str:
         """The answer's whole sentence."""
-        return f"{self.before} {self.gold}."
+        return f"{self.before} {self.gold}.".strip()
 
     def is_in(self, said: str) -> bool:
         """Tell whether an answer is right: an accepted word is in it; short ones as they are."""

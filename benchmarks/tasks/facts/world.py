@@ -210,13 +210,19 @@ class World:
         return found
 
 
-def open_world(where: str | Path, study: Study, said: Said, device: str = "cpu") -> World:
-    """A model from a folder or the hub, of which the upper half is trained."""
+def open_world(
+    where: str | Path,
+    study: Study,
+    said: Said,
+    device: str = "cpu",
+    facts: Sequence[Fact] | None = None,
+) -> World:
+    """A model from a folder or the hub, its upper half to be trained; without `facts` all."""
     tokenizer = AutoTokenizer.from_pretrained(where)
     model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
     first = model.config.num_hidden_layers // 2
     train_from(model.to(device).eval(), first)
-    facts = read_facts()[:: study.get("each", 1)]
+    facts = read_facts()[:: study.get("each", 1)] if facts is None else facts
     return World(model, tokenizer, facts, first, study["new_tokens"], said)
 
 
