@@ -7,6 +7,7 @@ python benchmarks/facts.py --quick               two short runs, no findings
 
 `saul@1.5/forget` has SAM on the forget side alone, at the radius at which the log-odds of what is
 forgotten change by 1.5 nats; `/retain` the other, where the retain loss does; `saul` both at 0.5.
+`grad_diff@w0.1` has the forget weight 0.1 in place of 1; the study's file has those that are tried.
 Each finished run is a line of OUTPUT/runs.jsonl, and the same command goes on behind the last one.
 """
 
@@ -39,7 +40,7 @@ PLAIN = ("dual_adamw", "npo", "simnpo", "grad_diff")
 METHODS = ["retain_only", *(k + end for k in PLAIN for end in ("", "+alm")), "saul_no_alm", "saul"]
 RADIUS = "0.5"  # nats
 SHOWN = ("forget_loss", "retain_loss", "weight")  # in a trace, beside the step and what is said
-QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_tokens": 8, "each": 9}
+QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": [2], "new_tokens": 8, "each": 9}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,7 +150,9 @@ class Run:
         }
         rate = rate_for(AdamW(self.params), losses["forget"], change=study["change"])
         numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
-        if self.key.startswith("saul"):
+        if self.sharp.startswith("w"):
+            numbers["forget_weight"] = float(self.sharp[1:])
+        elif self.key.startswith("saul"):
             nats, _, side = self.sharp.partition("/")
             for name in [side] if side else losses:
                 found = radius_for(self.params, losses[name], change=float(nats or RADIUS))
@@ -169,7 +172,8 @@ class Run:
         staying = cycle_places(self.retain, Random(self.seed + 1))
         trace, looks = [], dict[str, Any]()
         name = f"{self.key}, draw {self.seed}"
-        bar = tqdm(range(1, study["steps"] + 1), desc=name, unit="step", leave=False)
+        steps = range(1, study.get("most_steps", study["steps"]) + 1)
+        bar = tqdm(steps, desc=name, unit="step", leave=False)
         for step in bar:
             retain = world.rows.batch([next(staying) for _ in range(study["retain_batch"])])
             forget = world.rows.batch([next(going) for _ in range(study["forget_batch"])])
@@ -185,11 +189,12 @@ class Run:
                 now = {"steps": step, "passes": len(passes), **world.measure(self.drawn)}
                 if due["matched"]:
                     now |= world.attack(self.drawn, study)
-                    now["unrelated"] = world.answers(study["unrelated"])
                     del passes[now["passes"] :]  # those of the attacks
                 else:
-                    del now["lost"]  # told once
+                    del now["answers"]  # told once
                 looks |= {name: now for name in due if due[name]}
+            if step >= study["steps"] and "matched" in looks:
+                break
         hook.remove()
         return {
             **self.numbers,

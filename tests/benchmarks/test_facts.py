@@ -156,7 +156,6 @@ def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["neighbours_said"] == pytest.approx(sum(kept) / len(kept))
     kin = [fact.question not in lost for fact in drawn.kin]
     assert found["kin_said"] == pytest.approx(sum(kin) / len(kin))
-    assert found["lost"].keys() == lost & {f.question for f in drawn.neighbours}
 
 
 def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_was(
@@ -174,11 +173,13 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
 
     lowest = before["model.layers.0.mlp.up_proj.weight"]
     monkeypatch.setattr(world, "extend", continued)
-    study = {"noise": 0.5, "relearn_rows": 2, "relearn_steps": 2, "relearn_change": 0.5}
+    study = {"noise": [0.5], "relearn_rows": 2, "relearn_steps": [1, 2], "relearn_change": 0.5}
     found = world.attack(drawn, study)
-    assert found["relearned_loss"] != found["others_loss"]
-    assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
-    assert asked_at == [True, False, False, False, True]
+    assert len({found[f"{key}_loss"] for key in ("others", "relearned1", "relearned2")}) == 3
+    assert {"begun_said", "bits8_said", "bits4_said", "noise0.5_said"} < found.keys()
+    plain = world.loss(drawn.forget)
+    assert plain == pytest.approx(found["bits8_loss"], abs=0.05) != found["noise0.5_loss"]
+    assert asked_at == [True, False, False, False, True, True]
     for fact, prompt in zip(drawn.forget, prompts, strict=False):
         told = world.tokenizer.decode(prompt).replace(" ?", "?")
         assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
@@ -218,7 +219,7 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     ]
     first, _, sharp, later, *_ = lines
     assert first["matched"]["steps"] == 2 and first["end"]["steps"] == 4
-    assert "lost" in first["matched"] and "lost" not in first["end"]
+    assert "answers" in first["matched"] and "answers" not in first["end"]
     assert first["forget"] != later["forget"]
     assert first["tuned"] is None and later["tuned"]["steps"] == 2, "as draw 0 says"
     assert (first["matched"]["passes"], sharp["matched"]["passes"]) == (4, 6)

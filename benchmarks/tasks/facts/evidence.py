@@ -1,26 +1,44 @@
-"""Tables of recorded runs: `python -m benchmarks.tasks.facts.evidence` writes docs/tables.md."""
+r"""The pages of evidence, from recorded runs.
 
+python -m benchmarks.tasks.facts.evidence                      write them
+python -m benchmarks.tasks.facts.evidence --check              are they those of the runs?
+python -m benchmarks.tasks.facts.evidence --add FOLDER/runs.jsonl    runs of another machine
+"""
+
+import argparse
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 from scipy.stats import t as student
 
 from benchmarks import methods
-from benchmarks.report.results import read_lines
+from benchmarks.report.results import append_line, read_lines, write_text
 from benchmarks.report.tables import Column, cell, table
 from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 
-ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 RESULTS = ROOT / "benchmarks/results/facts"
 COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
 TAUGHT = {"TOFU": "results", "TOFU_10": "results-10"}  # lines of the taught model
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
 NUMBERS = [*SAID, "forget_loss", "perplexity"]
-WEIGHTS = ["begun_said", "bits8_said", "bits4_said", "noise_said"]
-BACK = [*WEIGHTS, "relearned_said", "others_loss", "relearned_loss"]  # what brings it back
+WEIGHTS = ["begun_said", "bits8_said", "bits4_said", "noise0.05_said"]
+BACK = [*WEIGHTS, "relearned10_said", "others_loss", "relearned10_loss"]  # what brings it back
+ATTACKS = ("bits8", "bits4", "noise0.1", "noise0.2", "noise0.4", "relearned10", "relearned30")
+MODELS = {PUBLISHED: "SmolLM2", "gemma-3-270m": "Gemma", "embedded": "Embedded"}
+WEIGHED = [*SAID[:2], "neighbours_said", "perplexity", "relearned10_said"]
+SHARP = ["steps", "passes", *SAID[1:3], "neighbours_said", "begun_said"]
+SHARP += [f"{attack}{end}" for end in ("_said", "_off") for attack in ATTACKS]
+CONSTRAINT, MOST_SAID = "constraint", STUDY["most_said"] / STUDY["forget"]
+KNOWN = ("model", "part", "method", "draw")  # what a run is called
 TOFU = (  # of the model that was taught it
     Column("forget_rouge", "forget ROUGE"),
     Column("forget_exact_match", "forget exact"),
@@ -37,34 +55,80 @@ TOFU = (  # of the model that was taught it
 SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "saul")
 
 
-def main() -> None:
-    """Write both pages of evidence from their templates beside this file."""
-    runs = list_looks(read_lines(RESULTS / "runs.jsonl"))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the pages, or say which are not those of the runs; 0 if all are."""
+    made = argparse.ArgumentParser(description=__doc__)
+    made.add_argument("--check", action="store_true", help="write nothing")
+    made.add_argument("--add", type=Path, nargs="*", default=[], help="files of runs")
+    given = made.parse_args(argv)
+    for path in given.add:
+        add_runs(path)
+    changed = {p: text for p, text in pages().items() if text != p.read_text(encoding="utf-8")}
+    for path, text in changed.items():
+        if given.check:
+            print(f"{path.relative_to(ROOT)} is not what its template and the runs say.")
+        else:
+            write_text(path, text)
+    return int(given.check and bool(changed))
+
+
+def add_runs(path: Path, kept: Path = RESULTS / "runs.jsonl") -> None:
+    """Append the runs of a file that are not there yet."""
+    known = {tuple(map(line.get, KNOWN)) for line in read_lines(kept)}
+    for line in read_lines(path):
+        if tuple(map(line.get, KNOWN)) not in known:
+            append_line(kept, line)
+
+
+def pages() -> dict[Path, str]:
+    """What each page should say: its template with the tables in it."""
+    found = {name: printed(frame) for name, frame in tables().items()}
+    names = {page: HERE / f"{page}.md.in" for page in ("results", "tables")}
+    texts = {page: path.read_text(encoding="utf-8") for page, path in names.items()}
+    filled = {
+        ROOT / f"docs/{page}.md": re.sub("@([A-Z0-9_]+)@", lambda m: found[m[1]], text)
+        for page, text in texts.items()
+    }
+    sam = ROOT / "docs/sam.md"  # its table alone is written
+    text = sam.read_text(encoding="utf-8")
+    return filled | {sam: re.sub(r"(<!--SAM-->\n\n)(\|.*\n)*", rf"\1{found['SAM_SHORT']}\n", text)}
+
+
+def printed(frame: pd.DataFrame) -> str:
+    """A table of Markdown without spaces that no reader sees."""
+    rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
+    return re.sub(r"(?<=:-)-+| *(\|) *", r"\1", rows)
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    """Every table by its name in the templates."""
+    lines = read_lines(RESULTS / "runs.jsonl")
+    runs = list_looks([line for line in lines if line["draw"] > 0])
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
     told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
     others, found = pd.DataFrame(told), {}
-    for model, name in ((PUBLISHED, "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
-        of_model = runs[(runs.model == model) & (runs.draw > 0)]
-        at = {look: of_model[of_model["look"] == look] for look in LOOKS}
-        found[f"{name}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
-        found[f"{name}_BACK"] = means(at["matched"], BACK)
-        found[f"{name}_END"] = means(at["end"], NUMBERS)
-        found[f"{name}_PAIRS"] = pairs(at)
-        if name == "SMOLLM2":
+    weights = runs.method.str.contains("@w")
+    for model, name in MODELS.items():
+        of_model = runs[(runs.model == model) & (runs.part != "sam")]
+        plain = of_model[~weights]
+        at = {look: plain[plain["look"] == look] for look in LOOKS}
+        found[f"{name.upper()}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
+        found[f"{name.upper()}_BACK"] = means(at["matched"], BACK)
+        found[f"{name.upper()}_END"] = means(at["end"], NUMBERS)
+        found[f"{name.upper()}_PAIRS"] = pairs(at)
+        for look in ("matched", "end"):
+            chosen = weighed_runs(of_model[of_model["look"] == look])
+            found[f"{name.upper()}_WEIGHTS_{look.upper()}"] = means(chosen, WEIGHED)
+        if model == PUBLISHED:
             short = at["matched"][at["matched"].method.isin(SHORT)]
             control = at["end"][at["end"].method == methods.CONTROL]
             short = pd.concat([others[others.model == PUBLISHED], control, short])
-            found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned_said"])
+            found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned10_said"])
     found["COMMAND"] = list_runs(others)
     for name, file in TAUGHT.items():
         lines = read_lines(RESULTS.with_name("taught") / f"{file}.jsonl")
         found[name] = table(lines, TOFU).replace(" ± ", "±", regex=True)
-    for page in ("results", "tables"):
-        text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
-        for name, frame in found.items():
-            rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
-            text = text.replace(f"@{name}@", re.sub(r"(?<=:-)-+| *(\|) *", r"\1", rows))
-        (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
+    return found
 
 
 def heading(key: str) -> str:
@@ -74,7 +138,7 @@ def heading(key: str) -> str:
 
 def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for every run."""
-    heads = ["name", "model", "draw", "code", "steps", "minutes", "GB", *SAID, "relearned_said"]
+    heads = ["name", "model", "draw", "code", "steps", "minutes", "GB", *SAID, "relearned10_said"]
     found = runs[[key for key in heads if key in runs]].rename(columns=heading).set_index("name")
     shares = [name for name in found if name.endswith("%")]
     found[shares] = (100 * found[shares]).round()
@@ -83,9 +147,8 @@ def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
 
 def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
     """A row for every look at a run: which one, what was run, its numbers; none if it had none."""
-    known = ("model", "method", "draw")
     rows = [
-        {"look": x, **{k: line[k] for k in known}, **(line[x] or {})}
+        {"look": x, **{k: line.get(k) for k in KNOWN}, **(line.get(x) or {})}
         for line in lines
         for x in LOOKS
     ]
@@ -94,9 +157,10 @@ def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def method_name(key: str) -> str:
-    """A method as it is called in tables, with SAM's radius and side."""
-    plain, _, sharp = key.partition("@")
-    return methods.label(plain) + (f", {sharp.replace('/', ' nats, ')}" if sharp else "")
+    """A method as it is called in tables, with its weight, or SAM's radius and side."""
+    plain, _, more = key.partition("@")
+    more = more.replace("w", "weight ").replace("/", " nats, ")
+    return methods.label(plain) + (f", {more}" if more else "")
 
 
 def means(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -142,13 +206,117 @@ def difference(more: pd.DataFrame, less: pd.DataFrame, number: str) -> str:
     both = (more[number] - less[number]).dropna() if number in more and number in less else []
     if not len(both):
         return "–"
-    scale, digits = (100, 0) if number.endswith("_said") else (1, 2)
-    mean = f"{scale * both.mean():+.{digits}f}"
-    if len(both) < 2:
+    return interval(100 * both if number.endswith("_said") else both, number)
+
+
+def interval(values: pd.Series, number: str = "_said", cells: int = 1) -> str:
+    """The mean and Student's 95 % interval, of all cells together by Bonferroni; bold without 0."""
+    digits = 2 if number.endswith(("_loss", "_off", "perplexity")) else 0
+    mean = f"{values.mean():+.{digits}f}"
+    if len(values) < 2:
         return mean
-    half = student.ppf(0.975, len(both) - 1) * both.sem()
-    return f"{mean}±{scale * half:.{digits}f}"
+    half = student.ppf(1 - 0.025 / cells, len(values) - 1) * values.sem()
+    bold = "**" if cells > 1 and abs(values.mean()) > half else ""
+    return f"{bold}{mean}±{half:.{digits}f}{bold}"
+
+
+def kept(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.DataFrame:
+    """Unseen facts kept, in percent: a row a draw, a column a weight, and one for the constraint.
+
+    Only draws with all of them. A weight has no number where it has not forgotten enough: at a
+    look that no run of a draw came to, and at the end if the draws still say too much.
+    """
+    weights = dict(zip(weighed(plain), STUDY["weights"], strict=True))
+    columns = weights | {plain + methods.ALM: CONSTRAINT}
+    of = runs[(runs.model == model) & (runs["look"] == look) & (runs.part != "sam")]
+    of = of[of.method.isin(columns)].set_index(["draw", "method"])
+    wide = {key: of[key].unstack().reindex(columns=columns) for key in SAID}
+    whole = of.assign(there=1).there.unstack().reindex(columns=columns).notna().all(axis=1)
+    enough = wide["forget_said"][whole].mean() <= MOST_SAID
+    found = 100 * wide["neighbours_said"][whole]
+    if look == "end":
+        found.loc[:, ~enough] = math.nan
+    return found.rename(columns=columns)
+
+
+def weighed(key: str) -> list[str]:
+    """A method with each of the study's forget weights; 1 goes without saying."""
+    return [key if weight == 1 else f"{key}@w{weight}" for weight in STUDY["weights"]]
+
+
+def weighed_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of methods that were tried with more than one weight, in the order of weights."""
+    tried = {key.partition("@")[0] for key in runs.method if "@w" in key}
+    plain = [key for key in STUDY["embedded"]["weighed"] if key in tried]
+    names = {
+        key: method_name(key if "@" in key else f"{key}@w1") for p in plain for key in weighed(p)
+    }
+    names |= {key: method_name(key) for p in plain for key in (p + methods.ALM,)}
+    order = [key for p in plain for key in (p + methods.ALM, *weighed(p))]
+    chosen = runs[runs.method.isin(order)].sort_values("method", key=lambda m: m.map(order.index))
+    return chosen.assign(name=chosen.method.map(names))
+
+
+def best(found: pd.DataFrame) -> Any:
+    """The weight that keeps most in the mean, of those that always forget enough."""
+    means = found.drop(columns=CONSTRAINT).mean(skipna=False)
+    return means.idxmax() if means.notna().any() else None
+
+
+def best_weights(runs: pd.DataFrame) -> pd.DataFrame:
+    """The best weight of every model and method, and what the constraint keeps beside it."""
+    rows = {}
+    for look, told in {"matched": "stopped", "end": "unstopped"}.items():
+        lines = {
+            (model, plain): kept(runs, model, plain, look)
+            for model in MODELS
+            for plain in STUDY["embedded"]["weighed"][:-1]
+        }
+        lines = {name: found for name, found in lines.items() if len(found)}
+        chosen = {name: best(found) for name, found in lines.items()}
+        for (model, plain), found in lines.items():
+            own, held = chosen[model, plain], found[CONSTRAINT]
+            by_other = [
+                found.at[d, best(found.drop(index=d))] for d in found.index if len(found) > 1
+            ]
+            costs = {
+                f"{w} ({MODELS[m]}, {methods.label(p)})": found[w] - found[own]
+                for (m, p), w in chosen.items()
+                if w not in (own, None)
+            }
+            worst = min(costs, key=lambda name: costs[name].mean(), default=None)
+            rows[f"{MODELS[model]}, {methods.label(plain)}, {told}"] = {
+                "draws": str(len(found)),
+                "best weight": str(own),
+                "unseen, %": f"{found[own].mean():.0f}",
+                "constraint, %": f"{held.mean():.0f}",
+                "constraint less best": interval(held - found[own]),
+                "less best by other draws": interval(held - by_other) if by_other else "–",
+                "best of another": f"{worst}: {interval(costs[worst])}" if worst else "–",
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def sharpness(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """SAM less none, on the same draws where hardly a fact is said; a row a radius and a side."""
+    of = runs[(runs.part == "sam") & (runs["look"] == "matched")].set_index("draw")
+    for attack in ATTACKS:
+        before = of.others_loss if "relearned" in attack else of.forget_loss
+        of = of.assign(**{f"{attack}_off": before - of[f"{attack}_loss"]})
+    of[[key for key in of if key.endswith("_said")]] *= 100
+    plain, *sharp = of.method.unique()
+    cells = len(sharp) * len(SHARP)
+    rows = {
+        key.partition("@")[2].replace("/", ", "): {
+            heading(n): interval(
+                (of[of.method == key][n] - of[of.method == plain][n]).dropna(), n, cells
+            )
+            for n in keys
+        }
+        for key in sharp
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
