@@ -16,7 +16,7 @@ from tqdm import tqdm
 from benchmarks.facts import Run, make_parser, read_study
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts.data import Fact
-from benchmarks.tasks.facts.evidence import KNOWN, weighed
+from benchmarks.tasks.facts.evidence import KNOWN, list_weights
 from benchmarks.tasks.facts.world import Study, World, train_from
 from benchmarks.tasks.tofu.data import Example
 from benchmarks.tasks.tofu.models import load_or_train
@@ -30,28 +30,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = read_study()
     study |= study.pop(NAME)
     made = make_parser(__doc__)
-    parts = {k: [f"{k}+alm", *weighed(k)] for k in study["weighed"]}
-    parts["sam"] = radii(study)
+    parts = {k: [f"{k}+alm", *list_weights(k)] for k in study["weighed"]}
+    parts["sam"] = list_radii(study)
     made.add_argument("--parts", nargs="+", default=list(parts), choices=parts)
     given = made.parse_args(argv)
     lines = given.output / "runs.jsonl"
     done = {tuple(map(line.get, KNOWN)) for line in read_lines(lines)}
-    open_world = functools.lru_cache(1)(lambda draw: invented(draw, study))
+    open_world = functools.lru_cache(1)(lambda draw: invent_world(draw, study))
     wanted = [(NAME, p, key, n) for n in given.draws for p in given.parts for key in parts[p]]
     for name in tqdm([name for name in wanted if name not in done], desc="runs"):
         _, part, key, draw = name
         run = Run(open_world(draw), key, draw, study | study.get(part, {}))
-        append_line(lines, dict(zip(KNOWN, name, strict=True)) | briefly(run.finish()))
+        append_line(lines, dict(zip(KNOWN, name, strict=True)) | shorten(run.finish()))
     return 0
 
 
-def radii(study: Study) -> list[str]:
+def list_radii(study: Study) -> list[str]:
     """SAUL with SAM on either side and on both, at each radius, and at 0."""
     sides = ("/forget", "/retain", "")
     return ["dual_adamw+alm", *(f"saul@{r}{side}" for r in study["radii"] for side in sides)]
 
 
-def briefly(found: dict[str, Any]) -> dict[str, Any]:
+def shorten(found: dict[str, Any]) -> dict[str, Any]:
     """What a run found, without texts and what happened in its steps."""
     looks = {name: found[name] for name in ("matched", "end") if found[name]}
     kept = {
@@ -62,7 +62,7 @@ def briefly(found: dict[str, Any]) -> dict[str, Any]:
     return numbers | dict.fromkeys(("matched", "end")) | kept
 
 
-def invented(draw: int, study: Study) -> World:
+def invent_world(draw: int, study: Study) -> World:
     """The world of a draw and the model that was taught it; its authors are asked for.
 
     What the model does not know are facts of authors that it has never seen.
@@ -72,11 +72,11 @@ def invented(draw: int, study: Study) -> World:
     first = model.config.num_hidden_layers // 2
     train_from(model, first)
     taught = [*data.forget, *data.retain][:: study["each"]]
-    facts = [as_fact(example) for example in (*taught, *data.holdout)]
+    facts = [read_fact(example) for example in (*taught, *data.holdout)]
     return World(model, tokenizer, facts, first, study["new_tokens"])
 
 
-def as_fact(example: Example) -> Fact:
+def read_fact(example: Example) -> Fact:
     """A fact of the embedded world, found by the wording in which it is asked.
 
     Raises:

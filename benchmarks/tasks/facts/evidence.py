@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = made.parse_args(argv)
     for path in given.add:
         add_runs(path)
-    changed = {p: text for p, text in pages().items() if text != p.read_text(encoding="utf-8")}
+    changed = {p: text for p, text in fill_pages().items() if text != p.read_text(encoding="utf-8")}
     for path, text in changed.items():
         if given.check:
             print(f"{path.relative_to(ROOT)} is not what its template and the runs say.")
@@ -80,9 +80,9 @@ def add_runs(path: Path, kept: Path = RESULTS / "runs.jsonl") -> None:
             append_line(kept, line)
 
 
-def pages() -> dict[Path, str]:
+def fill_pages() -> dict[Path, str]:
     """What each page should say: its template with the tables in it."""
-    found = {name: printed(frame) for name, frame in tables().items()}
+    found = {name: format_table(frame) for name, frame in make_tables().items()}
     names = {page: HERE / f"{page}.md.in" for page in ("results", "tables")}
     texts = {page: path.read_text(encoding="utf-8") for page, path in names.items()}
     filled = {
@@ -94,13 +94,13 @@ def pages() -> dict[Path, str]:
     return filled | {sam: re.sub(r"(<!--SAM-->\n\n)(\|.*\n)*", rf"\1{found['SAM_SHORT']}\n", text)}
 
 
-def printed(frame: pd.DataFrame) -> str:
+def format_table(frame: pd.DataFrame) -> str:
     """A table of Markdown without spaces that no reader sees."""
     rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
     return re.sub(r"(?<=:-)-+| *(\|) *", r"\1", rows)
 
 
-def tables() -> dict[str, pd.DataFrame]:
+def make_tables() -> dict[str, pd.DataFrame]:
     """Every table by its name in the templates."""
     lines = read_lines(RESULTS / "runs.jsonl")
     runs = list_looks([line for line in lines if line["draw"] > 0])
@@ -117,7 +117,7 @@ def tables() -> dict[str, pd.DataFrame]:
         found[f"{name.upper()}_END"] = means(at["end"], NUMBERS)
         found[f"{name.upper()}_PAIRS"] = pairs(at)
         for look in ("matched", "end"):
-            chosen = weighed_runs(of_model[of_model["look"] == look])
+            chosen = select_weighed(of_model[of_model["look"] == look])
             found[f"{name.upper()}_WEIGHTS_{look.upper()}"] = means(chosen, WEIGHED)
         if model == PUBLISHED:
             short = at["matched"][at["matched"].method.isin(SHORT)]
@@ -220,13 +220,13 @@ def interval(values: pd.Series, number: str = "_said", cells: int = 1) -> str:
     return f"{bold}{mean}±{half:.{digits}f}{bold}"
 
 
-def kept(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.DataFrame:
+def collect_unseen(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.DataFrame:
     """Unseen facts kept, in percent: a row a draw, a column a weight, and one for the constraint.
 
     Only draws with all of them. A weight has no number where it has not forgotten enough: at a
     look that no run of a draw came to, and at the end if the draws still say too much.
     """
-    weights = dict(zip(weighed(plain), STUDY["weights"], strict=True))
+    weights = dict(zip(list_weights(plain), STUDY["weights"], strict=True))
     columns = weights | {plain + methods.ALM: CONSTRAINT}
     of = runs[(runs.model == model) & (runs["look"] == look) & (runs.part != "sam")]
     of = of[of.method.isin(columns)].set_index(["draw", "method"])
@@ -239,45 +239,47 @@ def kept(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.DataFrame:
     return found.rename(columns=columns)
 
 
-def weighed(key: str) -> list[str]:
+def list_weights(key: str) -> list[str]:
     """A method with each of the study's forget weights; 1 goes without saying."""
     return [key if weight == 1 else f"{key}@w{weight}" for weight in STUDY["weights"]]
 
 
-def weighed_runs(runs: pd.DataFrame) -> pd.DataFrame:
+def select_weighed(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of methods that were tried with more than one weight, in the order of weights."""
     tried = {key.partition("@")[0] for key in runs.method if "@w" in key}
     plain = [key for key in STUDY["embedded"]["weighed"] if key in tried]
     names = {
-        key: method_name(key if "@" in key else f"{key}@w1") for p in plain for key in weighed(p)
+        key: method_name(key if "@" in key else f"{key}@w1")
+        for p in plain
+        for key in list_weights(p)
     }
     names |= {key: method_name(key) for p in plain for key in (p + methods.ALM,)}
-    order = [key for p in plain for key in (p + methods.ALM, *weighed(p))]
+    order = [key for p in plain for key in (p + methods.ALM, *list_weights(p))]
     chosen = runs[runs.method.isin(order)].sort_values("method", key=lambda m: m.map(order.index))
     return chosen.assign(name=chosen.method.map(names))
 
 
-def best(found: pd.DataFrame) -> Any:
+def find_best(found: pd.DataFrame) -> Any:
     """The weight that keeps most in the mean, of those that always forget enough."""
     means = found.drop(columns=CONSTRAINT).mean(skipna=False)
     return means.idxmax() if means.notna().any() else None
 
 
-def best_weights(runs: pd.DataFrame) -> pd.DataFrame:
+def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
     """The best weight of every model and method, and what the constraint keeps beside it."""
     rows = {}
     for look, told in {"matched": "stopped", "end": "unstopped"}.items():
         lines = {
-            (model, plain): kept(runs, model, plain, look)
+            (model, plain): collect_unseen(runs, model, plain, look)
             for model in MODELS
             for plain in STUDY["embedded"]["weighed"][:-1]
         }
         lines = {name: found for name, found in lines.items() if len(found)}
-        chosen = {name: best(found) for name, found in lines.items()}
+        chosen = {name: find_best(found) for name, found in lines.items()}
         for (model, plain), found in lines.items():
             own, held = chosen[model, plain], found[CONSTRAINT]
             by_other = [
-                found.at[d, best(found.drop(index=d))] for d in found.index if len(found) > 1
+                found.at[d, find_best(found.drop(index=d))] for d in found.index if len(found) > 1
             ]
             costs = {
                 f"{w} ({MODELS[m]}, {methods.label(p)})": found[w] - found[own]
@@ -297,7 +299,7 @@ def best_weights(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def sharpness(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def compare_sharpness(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """SAM less none, on the same draws where hardly a fact is said; a row a radius and a side."""
     of = runs[(runs.part == "sam") & (runs["look"] == "matched")].set_index("draw")
     for attack in ATTACKS:
