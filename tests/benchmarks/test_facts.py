@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaForCausalLM
@@ -14,7 +15,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaForCausalLM
 from benchmarks import facts as script
 from benchmarks import methods
 from benchmarks.methods.forgetting import rows_nll
-from benchmarks.report.results import read_lines
+from benchmarks.report.results import append_line, read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
@@ -297,6 +298,53 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     found = evidence.pairs(at)
     assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
     assert found.index[0] == "NPO, stopped"
+
+
+def weighed(plain: str, draw: int, unseen: list[float], said: list[float]) -> list[dict[str, Any]]:
+    """A line for each weight of the study, and the last for the constraint."""
+    keys = [*evidence.list_weights(plain), f"{plain}+alm"]
+    runs = zip(keys, unseen, said, strict=True)
+    lines = [look(k, draw, neighbours_said=u, forget_said=s) for k, u, s in runs]
+    return [{**line, "model": "embedded"} for line in lines]
+
+
+def test_the_best_weight_is_of_those_that_forget_enough_and_another_s_has_a_price() -> None:
+    said = [0.2, *[0.0] * 7]  # 0.01 says too much to be chosen at the end
+    first = [0.99, 0.7, 0.8, 0.6, 0.5, 0.4, 0.3, 0.9], [0.99, 0.9, 0.8, 0.6, 0.5, 0.4, 0.3, 0.9]
+    other = [0.9, 0.1, 0.2, 0.3, 0.6, 0.3, 0.3, 0.6]
+    lines = [line for draw in (0, 1) for line in weighed("grad_diff", draw, first[draw], said)]
+    lines += weighed("npo", 1, other, said) + weighed("npo", 2, other, said)[:3]
+    found = evidence.compare_weights(evidence.list_looks(lines)).loc[
+        "Embedded, GradDiff, unstopped"
+    ]
+    assert found["draws":"constraint, %"].to_list() == ["2", "0.03", "80", "90"]
+    # the other draw says 0.03 once and 0.1 once, which keep 70 and 80
+    assert found["constraint less best"] == "+10±127"  # 12.706 * 10
+    assert found["less best by other draws"] == "+15±64"
+    assert found["best of another"] == "1 (Embedded, NPO): -30±127"
+
+
+def test_an_interval_of_many_cells_is_wider_and_bold_if_it_leaves_0_out() -> None:
+    values = pd.Series([1.0, 1.5, 2.0])  # t(0.975, 2) = 4.3027, t(0.9875, 2) = 6.2053
+    assert evidence.interval(values, "bits4_off") == "+1.50±1.24"
+    assert evidence.interval(values, "bits4_off", cells=2) == "+1.50±1.79"
+    assert evidence.interval(values + 1, "bits4_off", cells=2) == "**+2.50±1.79**"
+
+
+def test_runs_are_added_once_and_a_page_that_is_not_of_the_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evidence.main(["--check"]) == 0, "python -m benchmarks.tasks.facts.evidence"
+    made, kept = tmp_path / "made.jsonl", tmp_path / "kept.jsonl"
+    for number in (1, 2):
+        append_line(made, look("npo", number))
+    for _ in range(2):
+        evidence.add_runs(made, kept)
+    assert read_lines(kept) == read_lines(made)
+    page = evidence.ROOT / "docs/results.md"
+    monkeypatch.setattr(evidence, "fill_pages", lambda: {page: "Another."})
+    assert evidence.main(["--check"]) == 1
+    assert "results.md is not what" in capsys.readouterr().out
 
 
 def test_a_mean_says_of_how_many_draws_it_is() -> None:

@@ -6,6 +6,7 @@ python -m benchmarks.tasks.facts.evidence --add FOLDER/runs.jsonl    runs of ano
 """
 
 import argparse
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ ROOT = HERE.parents[2]
 STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 RESULTS = ROOT / "benchmarks/results/facts"
 COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
-TAUGHT = {"TOFU": "results", "TOFU_10": "results-10"}  # lines of the taught model
+TAUGHT = {"TOFU": "unknown", "TOFU_10": "10"}  # alpha of the lines of the taught model
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
 NUMBERS = [*SAID, "forget_loss", "perplexity"]
@@ -37,6 +38,7 @@ MODELS = {PUBLISHED: "SmolLM2", "gemma-3-270m": "Gemma", "embedded": "Embedded"}
 WEIGHED = [*SAID[:2], "neighbours_said", "perplexity", "relearned10_said"]
 SHARP = ["steps", "passes", *SAID[1:3], "neighbours_said", "begun_said"]
 SHARP += [f"{attack}{end}" for end in ("_said", "_off") for attack in ATTACKS]
+SHARP_SHORT = ["steps", "reworded_said", "neighbours_said", "noise0.4_off", "relearned30_off"]
 CONSTRAINT, MOST_SAID = "constraint", STUDY["most_said"] / STUDY["forget"]
 KNOWN = ("model", "part", "method", "draw")  # what a run is called
 TOFU = (  # of the model that was taught it
@@ -107,10 +109,9 @@ def make_tables() -> dict[str, pd.DataFrame]:
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
     told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
     others, found = pd.DataFrame(told), {}
-    weights = runs.method.str.contains("@w")
     for model, name in MODELS.items():
         of_model = runs[(runs.model == model) & (runs.part != "sam")]
-        plain = of_model[~weights]
+        plain = of_model[~of_model.method.str.contains("@w")]
         at = {look: plain[plain["look"] == look] for look in LOOKS}
         found[f"{name.upper()}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
         found[f"{name.upper()}_BACK"] = means(at["matched"], BACK)
@@ -125,15 +126,20 @@ def make_tables() -> dict[str, pd.DataFrame]:
             short = pd.concat([others[others.model == PUBLISHED], control, short])
             found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned10_said"])
     found["COMMAND"] = list_runs(others)
-    for name, file in TAUGHT.items():
-        lines = read_lines(RESULTS.with_name("taught") / f"{file}.jsonl")
-        found[name] = table(lines, TOFU).replace(" ± ", "±", regex=True)
+    found["BEST"] = compare_weights(runs)
+    found["SAM"] = compare_sharpness(runs, SHARP).T
+    found["SAM_SHORT"] = compare_sharpness(runs, SHARP_SHORT)
+    lines = read_lines(RESULTS.with_name("taught") / "results.jsonl")
+    for name, point in TAUGHT.items():
+        of_point = [line for line in lines if line["point"] == point]
+        found[name] = table(of_point, TOFU).replace(" ± ", "±", regex=True)
     return found
 
 
 def heading(key: str) -> str:
     """The head of a column; shares are in percent."""
-    return key.replace("neighbours", "unseen").replace("_said", ", %").replace("_loss", ", nats")
+    ends = {"neighbours": "unseen", "_said": ", %", "_loss": ", nats", "_off": ", nats taken"}
+    return functools.reduce(lambda name, end: name.replace(*end), ends.items(), key)
 
 
 def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -226,16 +232,15 @@ def collect_unseen(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.
     Only draws with all of them. A weight has no number where it has not forgotten enough: at a
     look that no run of a draw came to, and at the end if the draws still say too much.
     """
-    weights = dict(zip(list_weights(plain), STUDY["weights"], strict=True))
-    columns = weights | {plain + methods.ALM: CONSTRAINT}
+    columns = dict(zip(list_weights(plain), STUDY["weights"], strict=True))
+    columns[plain + methods.ALM] = CONSTRAINT
     of = runs[(runs.model == model) & (runs["look"] == look) & (runs.part != "sam")]
-    of = of[of.method.isin(columns)].set_index(["draw", "method"])
-    wide = {key: of[key].unstack().reindex(columns=columns) for key in SAID}
-    whole = of.assign(there=1).there.unstack().reindex(columns=columns).notna().all(axis=1)
-    enough = wide["forget_said"][whole].mean() <= MOST_SAID
-    found = 100 * wide["neighbours_said"][whole]
+    of = of[of.method.isin(columns)].assign(there=1.0).set_index(["draw", "method"])
+    keys = ("there", "forget_said", "neighbours_said")
+    there, forget, unseen = (of[key].unstack().reindex(columns=columns) for key in keys)
+    found = 100 * unseen[there.notna().all(axis=1)]
     if look == "end":
-        found.loc[:, ~enough] = math.nan
+        found.loc[:, forget.loc[found.index].mean() > MOST_SAID] = math.nan
     return found.rename(columns=columns)
 
 
@@ -260,9 +265,10 @@ def select_weighed(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_best(found: pd.DataFrame) -> Any:
-    """The weight that keeps most in the mean, of those that always forget enough."""
-    means = found.drop(columns=CONSTRAINT).mean(skipna=False)
-    return means.idxmax() if means.notna().any() else None
+    """The weight that keeps most in the mean, of those that forget enough in nine draws of ten."""
+    weights = found.drop(columns=CONSTRAINT)
+    means = weights.mean()[weights.notna().mean() >= 0.9]
+    return means.idxmax() if len(means) else None
 
 
 def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
@@ -277,12 +283,16 @@ def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
         lines = {name: found for name, found in lines.items() if len(found)}
         chosen = {name: find_best(found) for name, found in lines.items()}
         for (model, plain), found in lines.items():
+            if chosen[model, plain] is None:
+                continue
             own, held = chosen[model, plain], found[CONSTRAINT]
-            by_other = [
-                found.at[d, find_best(found.drop(index=d))] for d in found.index if len(found) > 1
-            ]
+            by_other = pd.Series(
+                {d: held[d] - found.at[d, find_best(found.drop(index=d))] for d in found.index}
+                if len(found) > 1
+                else {}
+            )
             costs = {
-                f"{w} ({MODELS[m]}, {methods.label(p)})": found[w] - found[own]
+                f"{w} ({MODELS[m]}, {methods.label(p)})": (found[w] - found[own]).dropna()
                 for (m, p), w in chosen.items()
                 if w not in (own, None)
             }
@@ -292,8 +302,8 @@ def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
                 "best weight": str(own),
                 "unseen, %": f"{found[own].mean():.0f}",
                 "constraint, %": f"{held.mean():.0f}",
-                "constraint less best": interval(held - found[own]),
-                "less best by other draws": interval(held - by_other) if by_other else "–",
+                "constraint less best": interval((held - found[own]).dropna()),
+                "less best by other draws": interval(by_other.dropna()) if len(found) > 1 else "–",
                 "best of another": f"{worst}: {interval(costs[worst])}" if worst else "–",
             }
     return pd.DataFrame.from_dict(rows, orient="index")
@@ -302,6 +312,8 @@ def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
 def compare_sharpness(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """SAM less none, on the same draws where hardly a fact is said; a row a radius and a side."""
     of = runs[(runs.part == "sam") & (runs["look"] == "matched")].set_index("draw")
+    if of.empty:
+        return of
     for attack in ATTACKS:
         before = of.others_loss if "relearned" in attack else of.forget_loss
         of = of.assign(**{f"{attack}_off": before - of[f"{attack}_loss"]})
