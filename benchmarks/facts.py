@@ -67,19 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         world = load(given, where, study)
         for run in tqdm(left, desc="runs", unit="run", smoothing=0):
-            count = tune_steps(read_lines(lines), run, study)
-            found = Run(world, run[1], run[2], study).finish(count)
+            found = Run(world, run[1], run[2], study).finish()
             append_line(lines, dict(zip(("model", "method", "draw"), run, strict=True)) | found)
     return 0
-
-
-def tune_steps(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
-    """The fewest of six numbers of steps that forget enough on draw 0; 0 with the constraint."""
-    first = [line for line in lines if (line["model"], line["method"]) == run[:2]]
-    said = [row[:2] for line in first if line["draw"] == 0 for row in line["trace"]]
-    enough = [step for step, count in said if count <= study["most_said"]]
-    wanted = [step for step in study["counts"] if step in enough]
-    return 0 if methods.is_controlled(run[1]) or run[2] == 0 or not wanted else wanted[0]
 
 
 def read_study() -> Study:
@@ -161,8 +151,8 @@ class Run:
         self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
         return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
 
-    def finish(self, tuned: int = 0) -> dict[str, Any]:
-        """Train, and look: where enough is forgotten, after the steps of draw 0, and at the end."""
+    def finish(self) -> dict[str, Any]:
+        """Train, and look: where enough is forgotten, and at the end."""
         study, world = self.study, self.world
         torch.manual_seed(self.seed)
         method = self.method()
@@ -183,8 +173,8 @@ class Run:
             said, seen = self.ask(), method.metrics()
             bar.set_postfix(said=said)
             trace.append([step, said, *(round(seen.get(k, 0.0), 3) for k in SHOWN)])
-            due = {"tuned": step == tuned, "end": step == study["steps"]}
-            due["matched"] = "matched" not in looks and said <= study["most_said"]
+            is_first = "matched" not in looks and said <= study["most_said"]
+            due = {"matched": is_first, "end": step == study["steps"]}
             if any(due.values()):
                 now = {"steps": step, "passes": len(passes), **world.measure(self.drawn)}
                 if due["matched"]:
@@ -199,7 +189,7 @@ class Run:
         return {
             **self.numbers,
             "forget": [fact.question for fact in self.drawn.forget],
-            **{name: looks.get(name) for name in ("matched", "tuned", "end")},
+            **{name: looks.get(name) for name in ("matched", "end")},
             "trace": trace,
         }
 

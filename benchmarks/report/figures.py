@@ -1,4 +1,4 @@
-"""Figures: what happened in each step, and what it cost in utility."""
+"""A figure of what happened in each step."""
 
 from collections.abc import Mapping, Sequence
 from math import isclose
@@ -67,22 +67,6 @@ def goal_heights(steps: Sequence[Row]) -> set[float]:
     }
 
 
-def plot_tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
-    """Utility against what is left of the forget set; a grey line from a baseline to its +ALM."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    shown = points(rows, x.key, y.key)
-    for method, point in shown.items():
-        style = {"color": colour(method), "marker": marker(method), "label": name_of(method)}
-        axes.scatter(*point, zorder=2, alpha=0.7, **style)  # points below others show through
-        if f"{method}{methods.ALM}" in shown:
-            xs, ys = zip(point, shown[f"{method}{methods.ALM}"], strict=True)
-            axes.plot(xs, ys, color="0.7", linewidth=1.0, zorder=1)
-    axes.set(xlabel=x.label, ylabel=y.label)
-    figure.legend(loc="outside right upper", fontsize="small")
-    figure.savefig(path, dpi=150)
-
-
 def points(rows: Sequence[Row], *keys: str) -> dict[str, tuple[float, ...]]:
     """Means over seeds of the methods that have all these numbers for every seed."""
     found = {}
@@ -100,10 +84,3 @@ def colour(method: str) -> tuple[float, ...] | str:
     plain = [key for key in methods.names("any") if not key.endswith(methods.ALM)]
     at = plain.index(method.removesuffix(methods.ALM))
     return colormaps["tab20"](2 * at % 20 + 2 * at // 20)
-
-
-def marker(method: str) -> str:
-    """Circles without the controller, triangles with it, a star for SAUL, others for references."""
-    if method in REFERENCES:
-        return "sDX"[[*REFERENCES].index(method)]
-    return "*" if method == "saul" else "^" if methods.is_controlled(method) else "o"

@@ -25,13 +25,11 @@ class Layout:
 
     Attributes:
         columns: Of the table.
-        forgotten: What is left of the forget set: the horizontal axis of the trade-off.
-        utility: The one number that says what a model is still worth: the vertical axis.
+        utility: The one number that says what a model is still worth.
         panels: Titles of the figure of steps, in place of those of cross-entropies.
     """
 
     columns: tuple[Column, ...]
-    forgotten: Axis
     utility: Axis
     panels: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,7 +43,6 @@ def publish(folder: ResultsFolder, layout: Layout) -> None:
     traces = {method: folder.read("traces", method, seed) for method, seed in seeds(rows).items()}
     seen = {method: trace for method, trace in traces.items() if trace}
     figures.plot_training(seen, folder.path / "training.png", layout.panels)
-    figures.plot_tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
     print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
 
 

@@ -15,7 +15,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaForCausalLM
 from benchmarks import facts as script
 from benchmarks import methods
 from benchmarks.methods.forgetting import rows_nll
-from benchmarks.report.results import append_line, read_lines
+from benchmarks.report.results import read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
@@ -192,7 +192,7 @@ def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
     assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4]}
+STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6}
 STUDY |= {"new_tokens": 5, "each": 5}
 
 
@@ -222,21 +222,10 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     assert first["matched"]["steps"] == 2 and first["end"]["steps"] == 4
     assert "answers" in first["matched"] and "answers" not in first["end"]
     assert first["forget"] != later["forget"]
-    assert first["tuned"] is None and later["tuned"]["steps"] == 2, "as draw 0 says"
     assert (first["matched"]["passes"], sharp["matched"]["passes"]) == (4, 6)
     assert sharp["rho_forget"] > 0 == sharp["rho_retain"]
     monkeypatch.setattr(script, "load", pytest.fail)
     assert script.main(asked) == 0
-
-
-def test_the_number_of_steps_is_the_least_of_those_tried_that_forgets_on_draw_0() -> None:
-    trace = [[2, 5, 0.0], [4, 1, 0.0], [6, 2, 0.0]]
-    lines = [{"model": "m", "method": "npo", "draw": 0, "trace": trace}]
-    study = {"most_said": 1, "counts": [2, 4, 6]}
-    assert script.tune_steps(lines, ("m", "npo", 1), study) == 4
-    assert script.tune_steps(lines, ("m", "npo", 0), study) == 0, "it is chosen there"
-    assert script.tune_steps(lines, ("m", "npo+alm", 1), study) == 0, "it stops by itself"
-    assert script.tune_steps(lines, ("other", "npo", 1), study) == 0
 
 
 def test_an_unknown_method_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -282,7 +271,7 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
 
 
 def look(method: str, draw: int, **numbers: float) -> dict[str, Any]:
-    parts = dict.fromkeys(("matched", "tuned", "end"), numbers or None)
+    parts = dict.fromkeys(("matched", "end"), numbers or None)
     return {"model": "m", "method": method, "draw": draw, **parts}
 
 
@@ -294,9 +283,9 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
         for i, v in enumerate(found)
     ]
     runs = evidence.list_looks([*lines, look("npo", 3, steps=9, neighbours_said=0.1)])
-    at = {name: runs[runs["look"] == name] for name in ("matched", "tuned", "end")}
+    at = {name: runs[runs["look"] == name] for name in ("matched", "end")}
     found = evidence.pairs(at)
-    assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
+    assert found["unseen, %"].to_list() == ["+20±25"] * 2  # 4.303 / sqrt(3)
     assert found.index[0] == "NPO, stopped"
 
 
@@ -321,26 +310,20 @@ def test_the_best_weight_is_of_those_that_forget_enough_and_another_s_has_a_pric
     # the other draw says 0.03 once and 0.1 once, which keep 70 and 80
     assert found["constraint less best"] == "+10±127"  # 12.706 * 10
     assert found["less best by other draws"] == "+15±64"
-    assert found["best of another"] == "1 (Embedded, NPO): -30±127"
+    assert found["worst best of another"] == "1: -30±127"
 
 
 def test_an_interval_of_many_cells_is_wider_and_bold_if_it_leaves_0_out() -> None:
     values = pd.Series([1.0, 1.5, 2.0])  # t(0.975, 2) = 4.3027, t(0.9875, 2) = 6.2053
-    assert evidence.interval(values, "bits4_off") == "+1.50±1.24"
-    assert evidence.interval(values, "bits4_off", cells=2) == "+1.50±1.79"
-    assert evidence.interval(values + 1, "bits4_off", cells=2) == "**+2.50±1.79**"
+    assert evidence.interval(values, "bits4_loss") == "+1.50±1.24"
+    assert evidence.interval(values, "bits4_loss", cells=2) == "+1.50±1.79"
+    assert evidence.interval(values + 1, "bits4_loss", cells=2) == "**+2.50±1.79**"
 
 
-def test_runs_are_added_once_and_a_page_that_is_not_of_the_runs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_pages_are_those_of_the_runs_and_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evidence.main(["--check"]) == 0, "python -m benchmarks.tasks.facts.evidence"
-    made, kept = tmp_path / "made.jsonl", tmp_path / "kept.jsonl"
-    for number in (1, 2):
-        append_line(made, look("npo", number))
-    for _ in range(2):
-        evidence.add_runs(made, kept)
-    assert read_lines(kept) == read_lines(made)
     page = evidence.ROOT / "docs/results.md"
     monkeypatch.setattr(evidence, "fill_pages", lambda: {page: "Another."})
     assert evidence.main(["--check"]) == 1

@@ -42,7 +42,7 @@ def test_a_run_ends_with_a_report_and_figures(finished: tuple[str, ResultsFolder
     text = (folder.path / "report.md").read_text()
     for name in ("Original model", "Retain side alone", "Dual AdamW", "SAUL"):
         assert name in text
-    assert {file.name for file in folder.path.glob("*.png")} == {"training.png", "tradeoff.png"}
+    assert {file.name for file in folder.path.glob("*.png")} == {"training.png"}
 
 
 def test_what_was_known_is_forgotten_and_kept(finished: tuple[str, ResultsFolder]) -> None:

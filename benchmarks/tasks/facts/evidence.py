@@ -2,11 +2,9 @@ r"""The pages of evidence, from recorded runs.
 
 python -m benchmarks.tasks.facts.evidence                      write them
 python -m benchmarks.tasks.facts.evidence --check              are they those of the runs?
-python -m benchmarks.tasks.facts.evidence --add FOLDER/runs.jsonl    runs of another machine
 """
 
 import argparse
-import functools
 import math
 import re
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ import yaml
 from scipy.stats import t as student
 
 from benchmarks import methods
-from benchmarks.report.results import append_line, read_lines, write_text
+from benchmarks.report.results import read_lines, write_text
 from benchmarks.report.tables import Column, cell, table
 from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 
@@ -28,17 +26,16 @@ STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 RESULTS = ROOT / "benchmarks/results/facts"
 COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
 TAUGHT = {"TOFU": "unknown", "TOFU_10": "10"}  # alpha of the lines of the taught model
-LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
+LOOKS, COSTS = ("matched", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
 NUMBERS = [*SAID, "forget_loss", "perplexity"]
 WEIGHTS = ["begun_said", "bits8_said", "bits4_said", "noise0.05_said"]
 BACK = [*WEIGHTS, "relearned10_said", "others_loss", "relearned10_loss"]  # what brings it back
 ATTACKS = ("bits8", "bits4", "noise0.1", "noise0.2", "noise0.4", "relearned10", "relearned30")
 MODELS = {PUBLISHED: "SmolLM2", "gemma-3-270m": "Gemma", "embedded": "Embedded"}
-WEIGHED = [*SAID[:2], "neighbours_said", "perplexity", "relearned10_said"]
-SHARP = ["steps", "passes", *SAID[1:3], "neighbours_said", "begun_said"]
-SHARP += [f"{attack}{end}" for end in ("_said", "_off") for attack in ATTACKS]
-SHARP_SHORT = ["steps", "reworded_said", "neighbours_said", "noise0.4_off", "relearned30_off"]
+SHARP = ["steps", *SAID[1:3], "neighbours_said", "begun_said", "forget_loss"]
+SHARP += [f"{attack}{end}" for end in ("_said", "_loss") for attack in ATTACKS]
+SHARP_SHORT = ["steps", "reworded_said", "neighbours_said", "noise0.4_said", "relearned30_said"]
 CONSTRAINT, MOST_SAID = "constraint", STUDY["most_said"] / STUDY["forget"]
 KNOWN = ("model", "part", "method", "draw")  # what a run is called
 TOFU = (  # of the model that was taught it
@@ -61,10 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the pages, or say which are not those of the runs; 0 if all are."""
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("--check", action="store_true", help="write nothing")
-    made.add_argument("--add", type=Path, nargs="*", default=[], help="files of runs")
     given = made.parse_args(argv)
-    for path in given.add:
-        add_runs(path)
     changed = {p: text for p, text in fill_pages().items() if text != p.read_text(encoding="utf-8")}
     for path, text in changed.items():
         if given.check:
@@ -72,14 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             write_text(path, text)
     return int(given.check and bool(changed))
-
-
-def add_runs(path: Path, kept: Path = RESULTS / "runs.jsonl") -> None:
-    """Append the runs of a file that are not there yet."""
-    known = {tuple(map(line.get, KNOWN)) for line in read_lines(kept)}
-    for line in read_lines(path):
-        if tuple(map(line.get, KNOWN)) not in known:
-            append_line(kept, line)
 
 
 def fill_pages() -> dict[Path, str]:
@@ -93,7 +79,8 @@ def fill_pages() -> dict[Path, str]:
     }
     sam = ROOT / "docs/sam.md"  # its table alone is written
     text = sam.read_text(encoding="utf-8")
-    return filled | {sam: re.sub(r"(<!--SAM-->\n\n)(\|.*\n)*", rf"\1{found['SAM_SHORT']}\n", text)}
+    made = re.sub(r"(?s)(<!--SAM-->\n\n).*?\n\n", rf"\1{found['SAM_SHORT']}\n\n", text)
+    return filled | {sam: made}
 
 
 def format_table(frame: pd.DataFrame) -> str:
@@ -111,15 +98,11 @@ def make_tables() -> dict[str, pd.DataFrame]:
     others, found = pd.DataFrame(told), {}
     for model, name in MODELS.items():
         of_model = runs[(runs.model == model) & (runs.part != "sam")]
-        plain = of_model[~of_model.method.str.contains("@w")]
-        at = {look: plain[plain["look"] == look] for look in LOOKS}
+        at = {look: of_model[of_model["look"] == look] for look in LOOKS}
         found[f"{name.upper()}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
         found[f"{name.upper()}_BACK"] = means(at["matched"], BACK)
         found[f"{name.upper()}_END"] = means(at["end"], NUMBERS)
         found[f"{name.upper()}_PAIRS"] = pairs(at)
-        for look in ("matched", "end"):
-            chosen = select_weighed(of_model[of_model["look"] == look])
-            found[f"{name.upper()}_WEIGHTS_{look.upper()}"] = means(chosen, WEIGHED)
         if model == PUBLISHED:
             short = at["matched"][at["matched"].method.isin(SHORT)]
             control = at["end"][at["end"].method == methods.CONTROL]
@@ -138,8 +121,7 @@ def make_tables() -> dict[str, pd.DataFrame]:
 
 def heading(key: str) -> str:
     """The head of a column; shares are in percent."""
-    ends = {"neighbours": "unseen", "_said": ", %", "_loss": ", nats", "_off": ", nats taken"}
-    return functools.reduce(lambda name, end: name.replace(*end), ends.items(), key)
+    return key.replace("neighbours", "unseen").replace("_said", ", %").replace("_loss", ", nats")
 
 
 def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -187,20 +169,15 @@ def format_mean(values: pd.Series, head: str) -> str:
 
 
 def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Mean differences on the same draws, with 95 % intervals: the constraint against three ways.
+    """Mean differences on the same draws, with 95 % intervals: the constraint less none.
 
-    Against the same method stopped when hardly a fact is said, after the steps that draw 0 says,
-    and at the end of a run that nobody stopped, where the constraint's run ends, too.
+    Where hardly a fact is said, and at the end of a run that nobody stopped.
     """
     rows = {}
     for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
         plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
-        ways = {"stopped": "matched", "tuned": "tuned", "unstopped": "end"}
-        for told, look in ways.items():
-            found = at["end" if look == "end" else "matched"], at[look]
-            sides = [
-                x[x.name == n].set_index("draw") for x, n in zip(found, (alm, plain), strict=True)
-            ]
+        for told, look in {"stopped": "matched", "unstopped": "end"}.items():
+            sides = [at[look][at[look].name == n].set_index("draw") for n in (alm, plain)]
             cells = {heading(key): difference(*sides, key) for key in NUMBERS}
             if set(cells.values()) != {"–"}:
                 rows[f"{plain}, {told}"] = cells
@@ -209,18 +186,19 @@ def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 def difference(more: pd.DataFrame, less: pd.DataFrame, number: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
-    both = (more[number] - less[number]).dropna() if number in more and number in less else []
-    if not len(both):
+    if number not in more or number not in less:
         return "–"
-    return interval(100 * both if number.endswith("_said") else both, number)
+    return interval(
+        (100 if number.endswith("_said") else 1) * (more[number] - less[number]), number
+    )
 
 
 def interval(values: pd.Series, number: str = "_said", cells: int = 1) -> str:
     """The mean and Student's 95 % interval, of all cells together by Bonferroni; bold without 0."""
-    digits = 2 if number.endswith(("_loss", "_off", "perplexity")) else 0
+    values, digits = values.dropna(), 2 if number.endswith(("_loss", "perplexity")) else 0
     mean = f"{values.mean():+.{digits}f}"
     if len(values) < 2:
-        return mean
+        return mean if len(values) else "–"
     half = student.ppf(1 - 0.025 / cells, len(values) - 1) * values.sem()
     bold = "**" if cells > 1 and abs(values.mean()) > half else ""
     return f"{bold}{mean}±{half:.{digits}f}{bold}"
@@ -249,21 +227,6 @@ def list_weights(key: str) -> list[str]:
     return [key if weight == 1 else f"{key}@w{weight}" for weight in STUDY["weights"]]
 
 
-def select_weighed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of methods that were tried with more than one weight, in the order of weights."""
-    tried = {key.partition("@")[0] for key in runs.method if "@w" in key}
-    plain = [key for key in STUDY["embedded"]["weighed"] if key in tried]
-    names = {
-        key: method_name(key if "@" in key else f"{key}@w1")
-        for p in plain
-        for key in list_weights(p)
-    }
-    names |= {key: method_name(key) for p in plain for key in (p + methods.ALM,)}
-    order = [key for p in plain for key in (p + methods.ALM, *list_weights(p))]
-    chosen = runs[runs.method.isin(order)].sort_values("method", key=lambda m: m.map(order.index))
-    return chosen.assign(name=chosen.method.map(names))
-
-
 def find_best(found: pd.DataFrame) -> Any:
     """The weight that keeps most in the mean, of those that forget enough in nine draws of ten."""
     weights = found.drop(columns=CONSTRAINT)
@@ -273,38 +236,27 @@ def find_best(found: pd.DataFrame) -> Any:
 
 def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
     """The best weight of every model and method, and what the constraint keeps beside it."""
-    rows = {}
+    rows, plain = {}, STUDY["embedded"]["weighed"][:-1]
     for look, told in {"matched": "stopped", "end": "unstopped"}.items():
-        lines = {
-            (model, plain): collect_unseen(runs, model, plain, look)
-            for model in MODELS
-            for plain in STUDY["embedded"]["weighed"][:-1]
-        }
-        lines = {name: found for name, found in lines.items() if len(found)}
-        chosen = {name: find_best(found) for name, found in lines.items()}
-        for (model, plain), found in lines.items():
-            if chosen[model, plain] is None:
-                continue
-            own, held = chosen[model, plain], found[CONSTRAINT]
-            by_other = pd.Series(
-                {d: held[d] - found.at[d, find_best(found.drop(index=d))] for d in found.index}
-                if len(found) > 1
-                else {}
-            )
-            costs = {
-                f"{w} ({MODELS[m]}, {methods.label(p)})": (found[w] - found[own]).dropna()
-                for (m, p), w in chosen.items()
-                if w not in (own, None)
-            }
-            worst = min(costs, key=lambda name: costs[name].mean(), default=None)
-            rows[f"{MODELS[model]}, {methods.label(plain)}, {told}"] = {
-                "draws": str(len(found)),
+        names = {f"{MODELS[m]}, {methods.label(key)}": (m, key) for m in MODELS for key in plain}
+        found = {name: collect_unseen(runs, *line, look) for name, line in names.items()}
+        chosen = {name: best for name, x in found.items() if (best := find_best(x)) is not None}
+        for name, own in chosen.items():
+            kept, held = found[name], found[name][CONSTRAINT]
+            others = [w for d in kept.index if (w := find_best(kept.drop(index=d))) is not None]
+            by_other = [kept.at[d, w] for d, w in zip(kept.index, others, strict=False)]
+            costs = {x: kept[w] - kept[own] for x, w in chosen.items() if w != own}
+            worst = min(costs, key=lambda x: costs[x].mean(), default=None)
+            rows[f"{name}, {told}"] = {
+                "draws": str(len(kept)),
                 "best weight": str(own),
-                "unseen, %": f"{found[own].mean():.0f}",
+                "unseen, %": f"{kept[own].mean():.0f}",
                 "constraint, %": f"{held.mean():.0f}",
-                "constraint less best": interval((held - found[own]).dropna()),
-                "less best by other draws": interval(by_other.dropna()) if len(found) > 1 else "–",
-                "best of another": f"{worst}: {interval(costs[worst])}" if worst else "–",
+                "constraint less best": interval(held - kept[own]),
+                "less best by other draws": interval(held - by_other) if by_other else "–",
+                "worst best of another": f"{chosen[worst]}: {interval(costs[worst])}"
+                if worst
+                else "–",
             }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -312,23 +264,15 @@ def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
 def compare_sharpness(runs: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """SAM less none, on the same draws where hardly a fact is said; a row a radius and a side."""
     of = runs[(runs.part == "sam") & (runs["look"] == "matched")].set_index("draw")
-    if of.empty:
-        return of
-    for attack in ATTACKS:
-        before = of.others_loss if "relearned" in attack else of.forget_loss
-        of = of.assign(**{f"{attack}_off": before - of[f"{attack}_loss"]})
-    of[[key for key in of if key.endswith("_said")]] *= 100
-    plain, *sharp = of.method.unique()
+    plain, *sharp = of.method.unique() if len(of) else [""]
     cells = len(sharp) * len(SHARP)
-    rows = {
-        key.partition("@")[2].replace("/", ", "): {
-            heading(n): interval(
-                (of[of.method == key][n] - of[of.method == plain][n]).dropna(), n, cells
-            )
-            for n in keys
+    rows = {}
+    for key in sharp:
+        more = of.loc[of.method == key, keys] - of.loc[of.method == plain, keys]
+        more[[n for n in keys if n.endswith("_said")]] *= 100
+        rows[key.partition("@")[2].replace("/", ", ")] = {
+            heading(n): interval(more[n], n, cells) for n in keys
         }
-        for key in sharp
-    }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -50,7 +50,6 @@ LAYOUT = Layout(
         Column("retain_loss", "retain nats ↓"),
         *CONTROLLER,
     ),
-    forgotten=Axis("knowmem_f", "KnowMem, forget (%)"),
     utility=Axis("knowmem_r", "KnowMem, retain (%)"),
 )
 

@@ -79,7 +79,6 @@ LAYOUT = Layout(
         Column("judge_hm", "Judge mean ↑", 1),
         *CONTROLLER,
     ),
-    forgotten=Axis("forget_rouge", "forget ROUGE-L recall"),
     utility=Axis("model_utility", "model utility"),
 )
 

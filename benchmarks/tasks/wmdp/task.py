@@ -77,7 +77,6 @@ LAYOUT = Layout(
         *(Column(f"{key}_accuracy", f"{name} ↑") for key, name in KEPT.items()),
         *CONTROLLER,
     ),
-    forgotten=Axis("forget_accuracy", "accuracy on what is to be forgotten (0.25: guessing)"),
     utility=Axis("utility_accuracy", "accuracy on harmless questions"),
     panels={
         "forget_loss": "U, distance from the steering vector",
