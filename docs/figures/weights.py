@@ -25,6 +25,8 @@ def figure(colours: dict[str, str]) -> Figure:
         axes.set(title=title, xscale="log", ylim=(0, 103), ylabel="unseen facts kept (%)")
         for (model, plain), (name, marker) in LINES.items():
             kept = collect_unseen(runs, model, plain, look).mean()
+            if CONSTRAINT not in kept:
+                continue
             held, line = kept.pop(CONSTRAINT), f"{MODELS[model]}, {methods.label(plain)}"
             axes.plot(kept.index, kept, color=colours[name], marker=marker, ms=8, label=line)
             axes.axhline(held, color=colours[name], linestyle="--")
@@ -35,6 +37,4 @@ def figure(colours: dict[str, str]) -> Figure:
 
 
 if __name__ == "__main__":
-    from docs.figures import themes
-
     themes.save("weights", figure)

@@ -304,7 +304,7 @@ def test_the_best_weight_is_of_those_that_forget_enough_and_another_s_has_a_pric
     lines = [line for draw in (0, 1) for line in weighed("grad_diff", draw, first[draw], said)]
     lines += weighed("npo", 1, other, said) + weighed("npo", 2, other, said)[:3]
     found = evidence.compare_weights(evidence.list_looks(lines)).loc[
-        "Embedded, GradDiff, unstopped"
+        "Small models, GradDiff, unstopped"
     ]
     assert found["draws":"constraint, %"].to_list() == ["2", "0.03", "80", "90"]
     # the other draw says 0.03 once and 0.1 once, which keep 70 and 80

@@ -5,6 +5,7 @@ python -m benchmarks.tasks.facts.evidence --check              are they those of
 """
 
 import argparse
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 RESULTS = ROOT / "benchmarks/results/facts"
 COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
 TAUGHT = {"TOFU": "unknown", "TOFU_10": "10"}  # alpha of the lines of the taught model
-LOOKS, COSTS = ("matched", "end"), ["steps", "passes"]
+TOLD, COSTS = {"stopped": "matched", "unstopped": "end"}, ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
 NUMBERS = [*SAID, "forget_loss", "perplexity"]
 WEIGHTS = ["begun_said", "bits8_said", "bits4_said", "noise0.05_said"]
 BACK = [*WEIGHTS, "relearned10_said", "others_loss", "relearned10_loss"]  # what brings it back
 ATTACKS = ("bits8", "bits4", "noise0.1", "noise0.2", "noise0.4", "relearned10", "relearned30")
-MODELS = {PUBLISHED: "SmolLM2", "gemma-3-270m": "Gemma", "embedded": "Embedded"}
+MODELS = {PUBLISHED: "SmolLM2", "gemma-3-270m": "Gemma", "embedded": "Small models"}
 SHARP = ["steps", *SAID[1:3], "neighbours_said", "begun_said", "forget_loss"]
 SHARP += [f"{attack}{end}" for end in ("_said", "_loss") for attack in ATTACKS]
 SHARP_SHORT = ["steps", "reworded_said", "neighbours_said", "noise0.4_said", "relearned30_said"]
@@ -96,13 +97,16 @@ def make_tables() -> dict[str, pd.DataFrame]:
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
     told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
     others, found = pd.DataFrame(told), {}
-    for model, name in MODELS.items():
-        of_model = runs[(runs.model == model) & (runs.part != "sam")]
-        at = {look: of_model[of_model["look"] == look] for look in LOOKS}
-        found[f"{name.upper()}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
-        found[f"{name.upper()}_BACK"] = means(at["matched"], BACK)
-        found[f"{name.upper()}_END"] = means(at["end"], NUMBERS)
-        found[f"{name.upper()}_PAIRS"] = pairs(at)
+    for model, label in MODELS.items():
+        name, of_model = (
+            label.upper().split()[0],
+            runs[(runs.model == model) & (runs.part != "sam")],
+        )
+        at = {look: of_model[of_model["look"] == look] for look in TOLD.values()}
+        found[f"{name}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
+        found[f"{name}_BACK"] = means(at["matched"], BACK)
+        found[f"{name}_END"] = means(at["end"], NUMBERS)
+        found[f"{name}_PAIRS"] = pairs(at)
         if model == PUBLISHED:
             short = at["matched"][at["matched"].method.isin(SHORT)]
             control = at["end"][at["end"].method == methods.CONTROL]
@@ -138,7 +142,7 @@ def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
     rows = [
         {"look": x, **{k: line.get(k) for k in KNOWN}, **(line.get(x) or {})}
         for line in lines
-        for x in LOOKS
+        for x in TOLD.values()
     ]
     found = pd.DataFrame(rows)
     return found.assign(name=found.method.map(method_name))
@@ -176,11 +180,12 @@ def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = {}
     for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
         plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
-        for told, look in {"stopped": "matched", "unstopped": "end"}.items():
-            sides = [at[look][at[look].name == n].set_index("draw") for n in (alm, plain)]
+        others = [n for n in at["end"].name.unique() if n == plain or n.startswith(f"{plain}, w")]
+        for (told, look), other in itertools.product(TOLD.items(), others):
+            sides = [at[look][at[look].name == n].set_index("draw") for n in (alm, other)]
             cells = {heading(key): difference(*sides, key) for key in NUMBERS}
             if set(cells.values()) != {"–"}:
-                rows[f"{plain}, {told}"] = cells
+                rows[f"{other}, {told}"] = cells
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -207,13 +212,14 @@ def interval(values: pd.Series, number: str = "_said", cells: int = 1) -> str:
 def collect_unseen(runs: pd.DataFrame, model: str, plain: str, look: str) -> pd.DataFrame:
     """Unseen facts kept, in percent: a row a draw, a column a weight, and one for the constraint.
 
-    Only draws with all of them. A weight has no number where it has not forgotten enough: at a
-    look that no run of a draw came to, and at the end if the draws still say too much.
+    Only draws with all weights that were tried. A weight has no number where it has not forgotten
+    enough: at a look that no run of a draw came to, and at the end if the draws say too much.
     """
     columns = dict(zip(list_weights(plain), STUDY["weights"], strict=True))
     columns[plain + methods.ALM] = CONSTRAINT
     of = runs[(runs.model == model) & (runs["look"] == look) & (runs.part != "sam")]
     of = of[of.method.isin(columns)].assign(there=1.0).set_index(["draw", "method"])
+    columns = {key: name for key, name in columns.items() if key in of.index.unique("method")}
     keys = ("there", "forget_said", "neighbours_said")
     there, forget, unseen = (of[key].unstack().reindex(columns=columns) for key in keys)
     found = 100 * unseen[there.notna().all(axis=1)]
@@ -229,15 +235,15 @@ def list_weights(key: str) -> list[str]:
 
 def find_best(found: pd.DataFrame) -> Any:
     """The weight that keeps most in the mean, of those that forget enough in nine draws of ten."""
-    weights = found.drop(columns=CONSTRAINT)
+    weights = found.drop(columns=CONSTRAINT, errors="ignore")
     means = weights.mean()[weights.notna().mean() >= 0.9]
-    return means.idxmax() if len(means) else None
+    return means.idxmax() if len(means) > 1 else None
 
 
 def compare_weights(runs: pd.DataFrame) -> pd.DataFrame:
     """The best weight of every model and method, and what the constraint keeps beside it."""
     rows, plain = {}, STUDY["embedded"]["weighed"][:-1]
-    for look, told in {"matched": "stopped", "end": "unstopped"}.items():
+    for told, look in TOLD.items():
         names = {f"{MODELS[m]}, {methods.label(key)}": (m, key) for m in MODELS for key in plain}
         found = {name: collect_unseen(runs, *line, look) for name, line in names.items()}
         chosen = {name: best for name, x in found.items() if (best := find_best(x)) is not None}
