@@ -16,10 +16,11 @@ from benchmarks import facts as script
 from benchmarks import methods
 from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
-from benchmarks.studies import loop
+from benchmarks.studies import embedded, loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
 from benchmarks.tasks.facts.world import World, round_to_grid, train_from
+from benchmarks.tasks.tofu.world import build_world
 from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer, word_tokenizer
 from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
@@ -226,6 +227,32 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     assert sharp["rho_forget"] > 0 == sharp["rho_retain"]
     monkeypatch.setattr(script, "load", pytest.fail)
     assert script.main(asked) == 0
+
+
+def test_the_facts_of_an_invented_world_are_its_questions_in_two_wordings() -> None:
+    data = build_world(3, quick=True)
+    for example in (*data.forget, *data.retain, *data.holdout):
+        fact = embedded.read_fact(example)
+        assert (fact.question, fact.answer) == example.pair and fact.rewording != fact.question
+        assert fact.is_in(example.answer) and not fact.is_in(fact.rewording + fact.before), fact
+    with pytest.raises(ValueError, match="no question of the embedded world"):
+        embedded.read_fact(data.world_facts[0])
+
+
+def test_a_part_of_the_embedded_study_is_run_once_and_sam_s_ends_where_little_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = script.read_study() | STUDY | {"relearn_steps": [2], "noise": [0.1]}
+    study["embedded"] = {"weighed": ["npo"], "radii": [0.1], "sam": {"steps": 0}, "most_steps": 6}
+    monkeypatch.setattr(embedded, "read_study", lambda: dict(study))
+    monkeypatch.setattr(embedded, "invent_world", lambda draw, study: small("llama"))
+    for _ in range(2):
+        assert embedded.main(["--parts", "sam", "--draws", "1", "--output", str(tmp_path)]) == 0
+    lines = read_lines(tmp_path / "runs.jsonl")
+    keys = ["dual_adamw+alm", "saul@0.1/forget", "saul@0.1/retain", "saul@0.1"]
+    assert [line["method"] for line in lines] == keys
+    assert {line["matched"]["steps"] for line in lines} == {2} and lines[0]["end"] is None
+    assert lines[1]["rho_retain"] == lines[2]["rho_forget"] == 0 < lines[3]["rho_forget"]
 
 
 def test_an_unknown_method_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
