@@ -7,6 +7,7 @@ python benchmarks/facts.py --quick               two short runs, no findings
 
 `saul@1.5/forget` has SAM on the forget side alone, at the radius at which the log-odds of what is
 forgotten change by 1.5 nats; `/retain` the other, where the retain loss does; `saul` both at 0.5.
+`grad_diff@w0.1` has the forget weight 0.1 in place of 1; the study's file has those that are tried.
 Each finished run is a line of OUTPUT/runs.jsonl, and the same command goes on behind the last one.
 """
 
@@ -39,7 +40,7 @@ PLAIN = ("dual_adamw", "npo", "simnpo", "grad_diff")
 METHODS = ["retain_only", *(k + end for k in PLAIN for end in ("", "+alm")), "saul_no_alm", "saul"]
 RADIUS = "0.5"  # nats
 SHOWN = ("forget_loss", "retain_loss", "weight")  # in a trace, beside the step and what is said
-QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_tokens": 8, "each": 9}
+QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": [2], "new_tokens": 8, "each": 9}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,19 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         world = load(given, where, study)
         for run in tqdm(left, desc="runs", unit="run", smoothing=0):
-            count = tune_steps(read_lines(lines), run, study)
-            found = Run(world, run[1], run[2], study).finish(count)
+            found = Run(world, run[1], run[2], study).finish()
             append_line(lines, dict(zip(("model", "method", "draw"), run, strict=True)) | found)
     return 0
-
-
-def tune_steps(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
-    """The fewest of six numbers of steps that forget enough on draw 0; 0 with the constraint."""
-    first = [line for line in lines if (line["model"], line["method"]) == run[:2]]
-    said = [row[:2] for line in first if line["draw"] == 0 for row in line["trace"]]
-    enough = [step for step, count in said if count <= study["most_said"]]
-    wanted = [step for step in study["counts"] if step in enough]
-    return 0 if methods.is_controlled(run[1]) or run[2] == 0 or not wanted else wanted[0]
 
 
 def read_study() -> Study:
@@ -149,7 +140,9 @@ class Run:
         }
         rate = rate_for(AdamW(self.params), losses["forget"], change=study["change"])
         numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
-        if self.key.startswith("saul"):
+        if self.sharp.startswith("w"):
+            numbers["forget_weight"] = float(self.sharp[1:])
+        elif self.key.startswith("saul"):
             nats, _, side = self.sharp.partition("/")
             for name in [side] if side else losses:
                 found = radius_for(self.params, losses[name], change=float(nats or RADIUS))
@@ -158,8 +151,8 @@ class Run:
         self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
         return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
 
-    def finish(self, tuned: int = 0) -> dict[str, Any]:
-        """Train, and look: where enough is forgotten, after the steps of draw 0, and at the end."""
+    def finish(self) -> dict[str, Any]:
+        """Train, and look: where enough is forgotten, and at the end."""
         study, world = self.study, self.world
         torch.manual_seed(self.seed)
         method = self.method()
@@ -169,7 +162,8 @@ class Run:
         staying = cycle_places(self.retain, Random(self.seed + 1))
         trace, looks = [], dict[str, Any]()
         name = f"{self.key}, draw {self.seed}"
-        bar = tqdm(range(1, study["steps"] + 1), desc=name, unit="step", leave=False)
+        steps = range(1, study.get("most_steps", study["steps"]) + 1)
+        bar = tqdm(steps, desc=name, unit="step", leave=False)
         for step in bar:
             retain = world.rows.batch([next(staying) for _ in range(study["retain_batch"])])
             forget = world.rows.batch([next(going) for _ in range(study["forget_batch"])])
@@ -179,22 +173,23 @@ class Run:
             said, seen = self.ask(), method.metrics()
             bar.set_postfix(said=said)
             trace.append([step, said, *(round(seen.get(k, 0.0), 3) for k in SHOWN)])
-            due = {"tuned": step == tuned, "end": step == study["steps"]}
-            due["matched"] = "matched" not in looks and said <= study["most_said"]
+            is_first = "matched" not in looks and said <= study["most_said"]
+            due = {"matched": is_first, "end": step == study["steps"]}
             if any(due.values()):
                 now = {"steps": step, "passes": len(passes), **world.measure(self.drawn)}
                 if due["matched"]:
                     now |= world.attack(self.drawn, study)
-                    now["unrelated"] = world.answers(study["unrelated"])
                     del passes[now["passes"] :]  # those of the attacks
                 else:
-                    del now["lost"]  # told once
+                    del now["answers"]  # told once
                 looks |= {name: now for name in due if due[name]}
+            if step >= study["steps"] and "matched" in looks:
+                break
         hook.remove()
         return {
             **self.numbers,
             "forget": [fact.question for fact in self.drawn.forget],
-            **{name: looks.get(name) for name in ("matched", "tuned", "end")},
+            **{name: looks.get(name) for name in ("matched", "end")},
             "trace": trace,
         }
 

@@ -32,7 +32,7 @@ class TwoStates(Settings):
 class DualAdamW(Method):
     """A forget step and a retain step, both gradients at the same weights (SAUL, section 4.3).
 
-    The forget weight of the plain method is 1: under two AdamW states a constant has no effect.
+    Under two AdamW states the forget weight of the plain method, a constant, has no effect.
     """
 
     settings_type = TwoStates
@@ -64,6 +64,8 @@ class DualAdamW(Method):
         self.forget_loss = loss.detach()
         if self.constraint is not None and self.settings.measure == "row_nll":
             return rows_nll(*said, self.settings)
+        if self.constraint is None:
+            return self.settings.forget_weight * loss
         return loss if self.raises_loss else measure(self.settings)(*said)
 
     def lowered_loss(self, retain: Batch) -> Tensor:

@@ -1,1 +1,1 @@
-"""Show finished runs: results on disk, tables, figures and pages."""
+"""Show finished runs: results on disk, tables and pages."""

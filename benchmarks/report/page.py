@@ -1,13 +1,12 @@
-"""Tables and figures of finished runs."""
+"""Tables of finished runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import fmean
 
 from benchmarks.methods import CONTROL, is_controlled
-from benchmarks.report import figures
-from benchmarks.report.figures import Axis
 from benchmarks.report.results import ResultsFolder, Row, write_text
-from benchmarks.report.tables import Column, markdown, name_of, sort_methods, table
+from benchmarks.report.tables import Column, markdown, name_of, table
 
 ALLOWED = 0.01
 """The share of the original model's utility that the retain side alone may lose."""
@@ -27,29 +26,21 @@ class Layout:
 
     Attributes:
         columns: Columns of the table.
-        forgotten: The horizontal axis of the trade-off: what is left of the forget set.
-        utility: The vertical axis.
-        panels: Titles of the figure of steps, in place of those of cross-entropies.
+        utility: The one number that says what a model is still worth.
     """
 
     columns: tuple[Column, ...]
-    forgotten: Axis
-    utility: Axis
-    panels: Mapping[str, str] = field(default_factory=dict)
+    utility: Column
 
 
 def publish(folder: ResultsFolder, layout: Layout) -> None:
-    """Print the table of a folder; write its report and figures beside the results."""
+    """Print the table of a folder; write its report beside the results."""
     rows = folder.rows()
     frame = table(rows, layout.columns)
     said = describe_control(rows, layout.utility)
     write_text(folder.path / "report.md", format_report(folder, [markdown(frame), said]))
-    traces = {method: folder.read("traces", method, seed) for method, seed in seeds(rows).items()}
-    seen = {method: trace for method, trace in traces.items() if trace}
-    figures.plot_training(seen, folder.path / "training.png", layout.panels)
-    figures.plot_tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
     shown = frame.to_string(line_width=COLUMNS)
-    print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
+    print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, traces.")
 
 
 def format_report(folder: ResultsFolder, head: list[str]) -> str:
@@ -77,28 +68,23 @@ def list_constraints(settings: Mapping[str, Row]) -> dict[str, str]:
     }
 
 
-def seeds(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the first seed of each method, in the order of the tables."""
-    seeds = {row["method"]: row["seed"] for row in reversed(rows)}
-    return {method: seeds[method] for method in sort_methods(rows)}
-
-
 def format_remarks(title: str, by_method: Mapping[str, str]) -> str:
     """Return a section with a line per method, or nothing."""
     found = [f"- {name_of(method)}: {text.rstrip('.')}." for method, text in by_method.items()]
     return "\n\n".join([f"## {title}", "\n".join(found)]) if found else ""
 
 
-def describe_control(rows: Sequence[Row], utility: Axis) -> str:
+def describe_control(rows: Sequence[Row], utility: Column) -> str:
     """Return a sentence on what the control keeps, with a warning where it loses too much.
 
     No method at these settings can keep what the control loses.
     """
-    points = figures.points(rows, utility.key)
-    if CONTROL not in points or "original" not in points:
+    pair = ("original", CONTROL)
+    values = [[row.get(utility.key) for row in rows if row["method"] == key] for key in pair]
+    if not all(found and None not in found for found in values):
         return "No control: nothing here says what the retain side alone costs at these settings."
-    (before,), (alone,) = points["original"], points[CONTROL]
-    kept = f"the retain side alone takes {utility.label} from {before:.3f} to {alone:.3f}"
+    before, alone = map(fmean, values)
+    kept = f"the retain side alone takes {utility.heading} from {before:.3f} to {alone:.3f}"
     if before - alone <= ALLOWED * before:
         return f"The control holds: {kept}."
     return (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaForCausalLM
@@ -15,10 +16,11 @@ from benchmarks import facts as script
 from benchmarks import methods
 from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
-from benchmarks.studies import loop
+from benchmarks.studies import embedded, loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
 from benchmarks.tasks.facts.world import World, round_to_grid, train_from
+from benchmarks.tasks.tofu.world import build_world
 from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer, word_tokenizer
 from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
@@ -156,7 +158,6 @@ def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["neighbours_said"] == pytest.approx(sum(kept) / len(kept))
     kin = [fact.question not in lost for fact in drawn.kin]
     assert found["kin_said"] == pytest.approx(sum(kin) / len(kin))
-    assert found["lost"].keys() == lost & {f.question for f in drawn.neighbours}
 
 
 def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_was(
@@ -174,11 +175,13 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
 
     lowest = before["model.layers.0.mlp.up_proj.weight"]
     monkeypatch.setattr(world, "extend", continued)
-    study = {"noise": 0.5, "relearn_rows": 2, "relearn_steps": 2, "relearn_change": 0.5}
+    study = {"noise": [0.5], "relearn_rows": 2, "relearn_steps": [1, 2], "relearn_change": 0.5}
     found = world.attack(drawn, study)
-    assert found["relearned_loss"] != found["others_loss"]
-    assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
-    assert asked_at == [True, False, False, False, True]
+    assert len({found[f"{key}_loss"] for key in ("others", "relearned1", "relearned2")}) == 3
+    assert {"begun_said", "bits8_said", "bits4_said", "noise0.5_said"} < found.keys()
+    plain = world.loss(drawn.forget)
+    assert plain == pytest.approx(found["bits8_loss"], abs=0.05) != found["noise0.5_loss"]
+    assert asked_at == [True, False, False, False, True, True]
     for fact, prompt in zip(drawn.forget, prompts, strict=False):
         told = world.tokenizer.decode(prompt).replace(" ?", "?")
         assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
@@ -190,7 +193,7 @@ def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
     assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4]}
+STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6}
 STUDY |= {"new_tokens": 5, "each": 5}
 
 
@@ -218,23 +221,38 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     ]
     first, _, sharp, later, *_ = lines
     assert first["matched"]["steps"] == 2 and first["end"]["steps"] == 4
-    assert "lost" in first["matched"] and "lost" not in first["end"]
+    assert "answers" in first["matched"] and "answers" not in first["end"]
     assert first["forget"] != later["forget"]
-    assert first["tuned"] is None and later["tuned"]["steps"] == 2, "as draw 0 says"
     assert (first["matched"]["passes"], sharp["matched"]["passes"]) == (4, 6)
     assert sharp["rho_forget"] > 0 == sharp["rho_retain"]
     monkeypatch.setattr(script, "load", pytest.fail)
     assert script.main(asked) == 0
 
 
-def test_the_number_of_steps_is_the_least_of_those_tried_that_forgets_on_draw_0() -> None:
-    trace = [[2, 5, 0.0], [4, 1, 0.0], [6, 2, 0.0]]
-    lines = [{"model": "m", "method": "npo", "draw": 0, "trace": trace}]
-    study = {"most_said": 1, "counts": [2, 4, 6]}
-    assert script.tune_steps(lines, ("m", "npo", 1), study) == 4
-    assert script.tune_steps(lines, ("m", "npo", 0), study) == 0, "it is chosen there"
-    assert script.tune_steps(lines, ("m", "npo+alm", 1), study) == 0, "it stops by itself"
-    assert script.tune_steps(lines, ("other", "npo", 1), study) == 0
+def test_the_facts_of_an_invented_world_are_its_questions_in_two_wordings() -> None:
+    data = build_world(3, quick=True)
+    for example in (*data.forget, *data.retain, *data.holdout):
+        fact = embedded.read_fact(example)
+        assert (fact.question, fact.answer) == example.pair and fact.rewording != fact.question
+        assert fact.is_in(example.answer) and not fact.is_in(fact.rewording + fact.before), fact
+    with pytest.raises(ValueError, match="no question of the embedded world"):
+        embedded.read_fact(data.world_facts[0])
+
+
+def test_a_part_of_the_embedded_study_is_run_once_and_sam_s_ends_where_little_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = script.read_study() | STUDY | {"relearn_steps": [2], "noise": [0.1]}
+    study["embedded"] = {"weighed": ["npo"], "radii": [0.1], "sam": {"steps": 0}, "most_steps": 6}
+    monkeypatch.setattr(embedded, "read_study", lambda: dict(study))
+    monkeypatch.setattr(embedded, "invent_world", lambda draw, study: small("llama"))
+    for _ in range(2):
+        assert embedded.main(["--parts", "sam", "--draws", "1", "--output", str(tmp_path)]) == 0
+    lines = read_lines(tmp_path / "runs.jsonl")
+    keys = ["dual_adamw+alm", "saul@0.1/forget", "saul@0.1/retain", "saul@0.1"]
+    assert [line["method"] for line in lines] == keys
+    assert {line["matched"]["steps"] for line in lines} == {2} and lines[0]["end"] is None
+    assert lines[1]["rho_retain"] == lines[2]["rho_forget"] == 0 < lines[3]["rho_forget"]
 
 
 def test_an_unknown_method_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -280,7 +298,7 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
 
 
 def look(method: str, draw: int, **numbers: float) -> dict[str, Any]:
-    parts = dict.fromkeys(("matched", "tuned", "end"), numbers or None)
+    parts = dict.fromkeys(("matched", "end"), numbers or None)
     return {"model": "m", "method": method, "draw": draw, **parts}
 
 
@@ -292,10 +310,51 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
         for i, v in enumerate(found)
     ]
     runs = evidence.list_looks([*lines, look("npo", 3, steps=9, neighbours_said=0.1)])
-    at = {name: runs[runs["look"] == name] for name in ("matched", "tuned", "end")}
+    at = {name: runs[runs["look"] == name] for name in ("matched", "end")}
     found = evidence.pairs(at)
-    assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
+    assert found["unseen, %"].to_list() == ["+20±25"] * 2  # 4.303 / sqrt(3)
     assert found.index[0] == "NPO, stopped"
+
+
+def weighed(plain: str, draw: int, unseen: list[float], said: list[float]) -> list[dict[str, Any]]:
+    """A line for each weight of the study, and the last for the constraint."""
+    keys = [*evidence.list_weights(plain), f"{plain}+alm"]
+    runs = zip(keys, unseen, said, strict=True)
+    lines = [look(k, draw, neighbours_said=u, forget_said=s) for k, u, s in runs]
+    return [{**line, "model": "embedded"} for line in lines]
+
+
+def test_the_best_weight_is_of_those_that_forget_enough_and_another_s_has_a_price() -> None:
+    said = [0.2, *[0.0] * 7]  # 0.01 says too much to be chosen at the end
+    first = [0.99, 0.7, 0.8, 0.6, 0.5, 0.4, 0.3, 0.9], [0.99, 0.9, 0.8, 0.6, 0.5, 0.4, 0.3, 0.9]
+    other = [0.9, 0.1, 0.2, 0.3, 0.6, 0.3, 0.3, 0.6]
+    lines = [line for draw in (0, 1) for line in weighed("grad_diff", draw, first[draw], said)]
+    lines += weighed("npo", 1, other, said) + weighed("npo", 2, other, said)[:3]
+    found = evidence.compare_weights(evidence.list_looks(lines)).loc[
+        "Small models, GradDiff, unstopped"
+    ]
+    assert found["draws":"constraint, %"].to_list() == ["2", "0.03", "80", "90"]
+    # the other draw says 0.03 once and 0.1 once, which keep 70 and 80
+    assert found["constraint less best"] == "+10±127"  # 12.706 * 10
+    assert found["less best by other draws"] == "+15±64"
+    assert found["worst best of another"] == "1: -30±127"
+
+
+def test_an_interval_of_many_cells_is_wider_and_bold_if_it_leaves_0_out() -> None:
+    values = pd.Series([1.0, 1.5, 2.0])  # t(0.975, 2) = 4.3027, t(0.9875, 2) = 6.2053
+    assert evidence.interval(values, "bits4_loss") == "+1.50±1.24"
+    assert evidence.interval(values, "bits4_loss", cells=2) == "+1.50±1.79"
+    assert evidence.interval(values + 1, "bits4_loss", cells=2) == "**+2.50±1.79**"
+
+
+def test_the_pages_are_those_of_the_runs_and_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evidence.main(["--check"]) == 0, "python -m benchmarks.tasks.facts.evidence"
+    page = evidence.ROOT / "docs/results.md"
+    monkeypatch.setattr(evidence, "fill_pages", lambda: {page: "Another."})
+    assert evidence.main(["--check"]) == 1
+    assert "results.md is not what" in capsys.readouterr().out
 
 
 def test_a_mean_says_of_how_many_draws_it_is() -> None:

@@ -1,21 +1,19 @@
-"""The results folder: whole lines, honest settings; its table, figures and report."""
+"""The results folder: whole lines, honest settings; its table and report."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
 
 from benchmarks import methods
-from benchmarks.report import figures, page
-from benchmarks.report.figures import Axis
+from benchmarks.report import page
 from benchmarks.report.page import Layout
 from benchmarks.report.results import ResultsFolder, append_line, read_lines
 from benchmarks.report.tables import Column, markdown, table
 
 COLUMNS = (Column("utility", "MU ↑"), Column("rouge", "ROUGE ↓", 3), Column("lambda", "λ", 1))
-UTILITY = Axis("utility", "model utility")
-LAYOUT = Layout(COLUMNS, Axis("rouge", "forget ROUGE-L"), UTILITY)
+UTILITY = Column("utility", "model utility")
+LAYOUT = Layout(COLUMNS, UTILITY)
 
 
 def row(method: str, seed: int = 0, **numbers: float | None) -> dict[str, Any]:
@@ -50,28 +48,16 @@ def test_the_control_says_what_a_table_can_show(alone: float | None, said: str) 
     assert page.describe_control(rows, UTILITY).startswith(said)
 
 
-def test_publishing_writes_the_table_and_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_publishing_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ResultsFolder(tmp_path)
     folder.claim({"methods": {}, "notes": {"saul": "read so and so"}})
-    steps = [{"step": n, "weight": 0.1 * n, "violation": 1.0 - n} for n in range(1, 4)]
     for run in ROWS:
-        folder.write("traces", run["method"], run["seed"], steps if "+" in run["method"] else [])
         folder.append(run)
     page.publish(folder, LAYOUT)
     printed = capsys.readouterr().out
     assert "\nSAUL " in printed and max(map(len, printed.splitlines()[:-1])) <= page.COLUMNS
     text = (tmp_path / "report.md").read_text()
     assert "| SAUL " in text and "- SAUL: read so and so." in text
-    for name in ("training", "tradeoff"):
-        assert imread(tmp_path / f"{name}.png").std() > 0.01
-
-
-@pytest.mark.parametrize(("alpha", "goals"), [(4.0, {4.0}), (0.5, set[float]())])
-def test_a_goal_is_drawn_among_losses_only_if_it_is_one(alpha: float, goals: set[float]) -> None:
-    steps = [{"alpha": alpha, "violation": 4.0 - n, "forget_loss": 1.0 * n} for n in range(6)]
-    assert figures.goal_heights(steps) == goals
 
 
 # ---- the folder ---------------------------------------------------------------------------------

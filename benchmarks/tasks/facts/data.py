@@ -23,6 +23,7 @@ class Fact:
         before: The answer's sentence up to the words that matter.
         gold: Those words.
         accepted: Words of which an answer that is right holds one.
+        shown: Words that tell nothing, beside those of the question.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Fact:
     before: str
     gold: str
     accepted: tuple[str, ...]
+    shown: str = ""
 
     @property
     def answer(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +26,8 @@ from torch_alm.language import (
     encode,
     generate,
     in_own_words,
+    losses,
+    pad_id,
     telling_rows,
     telling_words,
 )
@@ -55,8 +58,9 @@ class World:
     """What the model says to each question and rewording before anything is unlearned."""
 
     def __post_init__(self) -> None:
-        pairs = [(fact.question, fact.answer) for fact in self.facts]
-        rows = telling_rows(self.tokenizer, pairs, [encode(self.tokenizer, *p) for p in pairs])
+        asked = [(fact.question, fact.answer) for fact in self.facts]
+        pairs = [(f"{fact.question} {fact.shown}", fact.answer) for fact in self.facts]
+        rows = telling_rows(self.tokenizer, pairs, [encode(self.tokenizer, *p) for p in asked])
         self.given = dict(zip(self.facts, rows, strict=True))
         self.words = dict(zip(self.facts, telling_words(pairs), strict=True))
         common = common_start([row["input_ids"] for row in rows])
@@ -144,12 +148,8 @@ class World:
         }
         for name in ("forget", "retain", "neighbours"):
             numbers[f"{name}_loss"] = self.loss(getattr(drawn, name))
-        shown, kept = asked_now["forget"] + reworded, asked_now["retain"] + asked_now["neighbours"]
-        return numbers | {
-            "perplexity": self.perplexity(),
-            "answers": {question: said[question] for _, question in shown},
-            "lost": {q: said[q] for fact, q in kept if not fact.is_in(said[q])},
-        }
+        shown = {question: said[question] for _, question in asked_now["forget"] + reworded}
+        return numbers | {"perplexity": self.perplexity(), "answers": shown}
 
     def score(self, facts: Sequence[Fact]) -> float:
         """The share of facts that is said to their questions, whatever was done to any layer."""
@@ -169,14 +169,18 @@ class World:
         found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
         chance = torch.Generator(self.model.device).manual_seed(0)
 
-        def add_noise(weight: Tensor) -> Tensor:
-            size = study["noise"] * weight.square().mean().sqrt()
-            return weight + size * torch.randn(weight.shape, generator=chance, device=weight.device)
+        def add_noise(weight: Tensor, size: float) -> Tensor:
+            scale = size * weight.square().mean().sqrt()
+            return weight + scale * torch.randn(
+                weight.shape, generator=chance, device=weight.device
+            )
 
         ways = {"bits8": partial(round_to_grid, bits=8), "bits4": partial(round_to_grid, bits=4)}
-        for name, change in (ways | {"noise": add_noise}).items():
+        ways |= {f"noise{size}": partial(add_noise, size=size) for size in study["noise"]}
+        for name, change in ways.items():
             with self.change_weights(change):
                 found[f"{name}_said"] = self.score(facts)
+                found[f"{name}_loss"] = fmean(losses(self.model, rows, pad_id(self.tokenizer)))
         return found | self.relearn(drawn, study)
 
     @contextmanager
@@ -202,11 +206,13 @@ class World:
         with self.change_weights():
             optimizer = AdamW(self.trained.values(), weight_decay=0.0)
             optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
-            for _ in range(study["relearn_steps"]):
+            for step in range(1, max(study["relearn_steps"]) + 1):
                 loss().backward()
                 optimizer.step()
                 optimizer.zero_grad()
-            found |= {"relearned_said": self.score(others), "relearned_loss": self.loss(others)}
+                if step in study["relearn_steps"]:
+                    found[f"relearned{step}_said"] = self.score(others)
+                    found[f"relearned{step}_loss"] = self.loss(others)
         return found
 
 

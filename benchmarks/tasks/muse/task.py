@@ -11,7 +11,6 @@ from benchmarks.engine.benchmark import Benchmark, Evaluation
 from benchmarks.engine.models import load_model, load_taught
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
-from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.muse import metrics
@@ -50,8 +49,7 @@ LAYOUT = Layout(
         Column("retain_loss", "retain nats ↓"),
         *CONTROLLER,
     ),
-    forgotten=Axis("knowmem_f", "KnowMem, forget (%)"),
-    utility=Axis("knowmem_r", "KnowMem, retain (%)"),
+    utility=Column("knowmem_r", "KnowMem, retain (%)"),
 )
 
 

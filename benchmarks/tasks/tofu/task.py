@@ -11,7 +11,6 @@ from benchmarks.engine.models import load_model
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
 from benchmarks.engine.runner import Plan
-from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.tofu import paraphrase
@@ -79,8 +78,7 @@ LAYOUT = Layout(
         Column("judge_hm", "Judge mean ↑", 1),
         *CONTROLLER,
     ),
-    forgotten=Axis("forget_rouge", "forget ROUGE-L recall"),
-    utility=Axis("model_utility", "model utility"),
+    utility=Column("model_utility", "model utility"),
 )
 
 

@@ -19,7 +19,6 @@ from benchmarks.engine.training import Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.methods.rmu import RMUSettings, TopicBatch, hidden_size
-from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.wmdp import choices
@@ -77,12 +76,7 @@ LAYOUT = Layout(
         *(Column(f"{key}_accuracy", f"{name} ↑") for key, name in KEPT.items()),
         *CONTROLLER,
     ),
-    forgotten=Axis("forget_accuracy", "accuracy on what is to be forgotten (0.25: guessing)"),
-    utility=Axis("utility_accuracy", "accuracy on harmless questions"),
-    panels={
-        "forget_loss": "U, distance from the steering vector",
-        "retain_loss": "R, distance from the model of before",
-    },
+    utility=Column("utility_accuracy", "accuracy on harmless questions"),
 )
 
 

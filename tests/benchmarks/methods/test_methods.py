@@ -68,7 +68,7 @@ VARIANTS = [
     *((key, {"weight_decay": 0.5}) for key in ("single_adamw", "dual_adamw+alm", "sharp_min_max")),
     *((key, {"scale": "step"}) for key in ("dual_adamw+alm", "saul", "sharp_min_max+alm")),
     *((key, {"forget_lr": 0.02}) for key in ("dual_adamw", "saul", "sharp_min_max")),
-    ("blur", {"forget_weight": 0.2}),
+    *((key, {"forget_weight": 0.2}) for key in ("blur", "dual_adamw")),
     ("pdu", {"retain_multiplier": 0.5, "epsilon": 3.0}),
 ]
 
