@@ -1,5 +1,7 @@
 """The command line by itself: quick, helpful where it is wrong, quiet where it is asked to be."""
 
+import io
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 import torch_alm
-from tests.command.conftest import FINISHED, Command, fits, report
+from tests.command.conftest import FINISHED, HOLDOUT, Command, fits, report, write
 from torch_alm import command as command_package
 from torch_alm.command import main
 from torch_alm.command.arguments import VERBS, parse
@@ -170,3 +172,23 @@ def test_other_errors_are_not_swallowed(command: Command, monkeypatch: pytest.Mo
     monkeypatch.setattr("torch_alm.command.attack.read_files", lambda given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         command("evaluate")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_console_that_lacks_letters_is_told_all_the_same(
+    command: Command, tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three prompts and a refusal; one line of JSON; the numbers of an evaluation."""
+    unknown = write(tmp_path / "\u5317\u4eac.jsonl", HOLDOUT)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding))
+    assert command("unlearn", forget=unknown) == 2
+    assert command("unlearn", "--json", forget=unknown) == 2
+    assert command("evaluate", "--quiet", forget=unknown, output="\u5357") == 0
+    told, complained = (
+        each.buffer.getvalue().decode(encoding) for each in (sys.stdout, sys.stderr)
+    )
+    assert "\\u5317\\u4eac.jsonl, line 1" in told and "\\u5357: report.html" in told
+    assert "asked the forget rows" in " ".join(complained.split())
+    line = next(line for line in told.splitlines() if line.startswith("{"))
+    assert json.loads(line)["code"] == 2

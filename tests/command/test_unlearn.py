@@ -3,7 +3,9 @@
 import copy
 import json
 import math
+import shutil
 import signal
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,15 @@ import torch
 from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import chat_template_utils
 
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
+from torch_alm.command import models
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode
 from torch_alm.language._generation import read_answers
-from torch_alm.unlearning import layer_cache
+from torch_alm.unlearning import layer_cache, loading
 from torch_alm.unlearning.layer_cache import Original
 from torch_alm.unlearning.model import silence
 from torch_alm.unlearning.options import CHOICES
@@ -152,6 +156,41 @@ def test_a_killed_run_goes_on_from_what_it_last_wrote_down_and_more_steps_do_too
     assert command("unlearn", "--steps", 8, output="parts") == 3
     assert "Going on after step 6 of 8" in capsys.readouterr().out
     assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
+
+
+DATED = (
+    "{% if strftime_now('%H') < '12' %}Question{% else %}Answer{% endif %} : "
+    "{% for m in messages %}{{ m.role }} : {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant : {% endif %}"
+)
+
+
+def test_a_chat_template_with_a_date_has_that_of_the_beginning(
+    command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a clock goes on by half a day whenever it is looked at."""
+    dated = shutil.copytree(folder, tmp_path / "dated")
+    tokenizer = AutoTokenizer.from_pretrained(dated)
+    tokenizer.chat_template = DATED
+    tokenizer.save_pretrained(dated)
+    begun, hours = datetime(2026, 11, 29, 9), [0, 0]  # now, and between two looks
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            hours[0] += hours[1]
+            return begun + timedelta(hours=hours[0])
+
+    for module in (models, loading, chat_template_utils):
+        monkeypatch.setattr(module, "datetime", Clock, raising=False)
+    for output, hours[1] in {"still": 0, "parts": 12}.items():
+        hours[0] = -hours[1]
+        for steps in (2, 3):
+            more = ("--anyway", "--alpha", 5, "--steps", steps)
+            assert command("unlearn", *FAST, *more, output=output, model=dated) == 3
+    still, parts = (report(tmp_path / name) for name in ("still", "parts"))
+    assert still["models"] == parts["models"] and still["trace"] == parts["trace"]
+    assert weights(tmp_path / "still") == weights(tmp_path / "parts")
 
 
 def test_a_run_of_other_settings_or_of_another_model_is_not_continued(
@@ -315,7 +354,7 @@ def test_what_is_kept_is_the_original_model_and_no_row_is_learnt(
     moved = copy.deepcopy(model)
     original = Original(moved, rows, tokenizer.pad_token_id)
     assert {said.dtype for said in original.log_probs.values()} == kept
-    assert (original.copy is None) == bool(kept)
+    assert (original.weights is None) == bool(kept)
     batch = PairedCollator(tokenizer)(rows[::-1])
     assert original.divergence(moved, batch).item() == pytest.approx(0.0, abs=error)
     with torch.no_grad():

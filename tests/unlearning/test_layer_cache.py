@@ -6,8 +6,12 @@ import peft
 import pytest
 import torch
 import transformers
+from accelerate import cpu_offload, dispatch_model
+from accelerate.hooks import ModelHook, add_hook_to_module
 
-from torch_alm.unlearning import layer_cache
+from tests.models import FORGET, RETAIN
+from tests.unlearning.test_verbs import Fails
+from torch_alm.unlearning import Refusal, layer_cache, resume, unlearn
 from torch_alm.unlearning.layer_cache import LayerCache, answer_logits
 from torch_alm.unlearning.model import freeze_below, silence
 
@@ -32,7 +36,7 @@ ROWS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17], [18, 19, 20, 21, 22, 
 
 def small(family: str, **more: Any) -> Any:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{family}Config")(**FAMILIES.get(family, HEADS), **more)
+    config = getattr(transformers, f"{family}Config")(**FAMILIES.get(family, HEADS) | more)
     model = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for p in model.parameters():  # biases, too, and norms that differ
@@ -170,3 +174,71 @@ def test_below_the_first_adapter_it_is_likewise() -> None:
     with torch.no_grad():
         [p.normal_() for p in model.parameters() if p.requires_grad]
     assert runs_again(model) == 0
+
+
+def halved(layer: Any) -> None:
+    """Give a layer a `forward` of its own, which halves what it adds."""
+    whole = layer.forward
+    layer.forward = lambda x, *args, **more: x + (whole(x, *args, **more) - x) / 2
+
+
+def told(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(**batch(ROWS), use_cache=False).logits
+
+
+@pytest.mark.parametrize("how", ["ends", "fails", "in no room"])
+@pytest.mark.parametrize("hooked", [halved, lambda layer: add_hook_to_module(layer, ModelHook())])
+def test_a_layer_keeps_the_forward_that_it_came_with(
+    tokenizer: Any, hooked: Any, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "in no room":  # the original is asked in every step
+        monkeypatch.setattr(layer_cache, "memory_limit", lambda: 0)
+    model = small("Llama", num_hidden_layers=8, vocab_size=len(tokenizer))
+    for layer in model.model.layers:
+        hooked(layer)
+    forwards, before = [vars(layer)["forward"] for layer in model.model.layers], told(model)
+    given = {"steps": 4, "lr": 1e-2, "alpha": 9.0, "anyway": True, "quiet": True}
+    if how == "fails":
+        with pytest.raises(KeyboardInterrupt):
+            unlearn(model, tokenizer, FORGET, RETAIN, callbacks=[Fails()], **given)
+    else:
+        outcome = unlearn(model, tokenizer, FORGET, RETAIN, **given)
+        assert outcome.trace[0]["retain_loss"] == pytest.approx(0.0, abs=1e-6), (
+            "the model as it was"
+        )
+        assert outcome.trace[-1]["retain_loss"] > 1e-3, "and not as it is"
+        outcome = resume(outcome, steps=1)
+        assert outcome.trace[0]["retain_loss"] > 1e-3
+        outcome.put_back()
+    assert [vars(layer)["forward"] for layer in model.model.layers] == forwards
+    assert torch.equal(told(model), before)
+
+
+def test_a_model_that_accelerate_holds_in_one_place_ends_as_a_plain_one(tokenizer: Any) -> None:
+    one, other = (small("Llama", num_hidden_layers=8, vocab_size=len(tokenizer)) for _ in range(2))
+    for model in (one, dispatch_model(other, {"": "cpu"}, force_hooks=True)):
+        given = {"steps": 3, "alpha": 9.0, "anyway": True, "quiet": True}
+        unlearn(model, tokenizer, FORGET, RETAIN, **given)
+    for p, q in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def on_disk(model: Any, folder: Any) -> Any:
+    places = {"lm_head": "cpu", "model.embed_tokens": "cpu", "model.norm": "cpu",
+              "model.rotary_emb": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk",
+              "model.layers.2": "cpu", "model.layers.3": "disk"}  # fmt: skip
+    return dispatch_model(model, places, offload_dir=folder)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("pieces", [lambda model, _: cpu_offload(model), on_disk])
+def test_a_model_in_pieces_is_refused_before_it_is_changed(
+    tokenizer: Any, pieces: Any, lora: bool, tmp_path: Any
+) -> None:
+    model = small("Llama", vocab_size=len(tokenizer), tie_word_embeddings=False)
+    whole = told(model)
+    model = pieces(model, tmp_path)
+    with pytest.raises(Refusal, match="the model lies in pieces: accelerate"):
+        unlearn(model, tokenizer, FORGET, RETAIN, lora=lora)
+    assert torch.equal(told(model), whole) and not hasattr(model, "peft_config")

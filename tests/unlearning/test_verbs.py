@@ -183,6 +183,8 @@ def small(family: str, kind: str, vocabulary: int, **more: Any) -> Any:
     ("changed", "told"),
     [
         (lambda m: m.to("meta"), "weights on `meta`"),
+        (nn.DataParallel, r"wrapped in DataParallel.* Did you mean `model\.module`"),
+        (torch.inference_mode()(copy.deepcopy), "made inside `torch.inference_mode`"),
         (change(is_quantized=True), "quantised weights"),
         (change(more=nn.Parameter(torch.ones(1, dtype=torch.int8), False)), "quantised weights"),
         (change(more=type("Linear", (nn.Module,), PACKED)()), "quantised weights"),
@@ -214,6 +216,20 @@ def test_adapters_that_peft_has_not_are_refused(tokenizer: Any) -> None:
     how = {**SHORT, "anyway": True, "lora": True}
     with pytest.raises(Refusal, match=r"no adapters for all layers of Mamba.* no `lora`"):
         unlearn(small("Mamba", "ForCausalLM", len(tokenizer)), tokenizer, FORGET, RETAIN, **how)
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_where_no_gradient_is_kept_it_trains_all_the_same(
+    own: Any, tokenizer: Any, around: Any
+) -> None:
+    other = copy.deepcopy(own)
+    with around():
+        inside = unlearn(own, tokenizer, FORGET, RETAIN, **SHORT)
+        assert not torch.is_grad_enabled()
+        inside = resume(inside)
+        attack(own, tokenizer, FORGET, RETAIN, relearn_steps=1, quiet=True)
+    outside = resume(unlearn(other, tokenizer, FORGET, RETAIN, **SHORT))
+    assert same(state(own), state(other)) and inside.trace == outside.trace
 
 
 def test_a_tokenizer_without_a_pad_token_does(own: Any, tokenizer: Any) -> None:

@@ -81,7 +81,7 @@ def _execute(given: argparse.Namespace) -> int:
         told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}
         line = finite({**found, "output": str(given.output)})
-        print(json.dumps(line, ensure_ascii=False), flush=True)
+        print(json.dumps(line), flush=True)  # in ASCII: any console prints it
     elif result.code == REFUSED:
         complain(result.text)
     else:

@@ -5,6 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,13 +210,18 @@ def load_for(
     found: Mapping[str, Sequence[Entry]],
     *,
     lora: bool = False,
+    day: datetime | None = None,
 ) -> Setup:
-    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart.
+
+    A chat template that writes a date writes that of `day`, or of now.
+    """
     where = find_place(given.device, given.precision)
     # bfloat16 swallows small steps and perturbations; below adapters nothing is trained
     is_narrow = lora and where.autocast and where.device == "cuda"
     dtype = torch.bfloat16 if is_narrow else torch.float32
     model, tokenizer = load_model(name, device=where.device, dtype=dtype, merge=not lora)
-    loaded = with_rows(Setup(model, tokenizer, where, options_of(given), {}), found)
+    loaded = Setup(model, tokenizer, where, options_of(given), {}, day or datetime.now())
+    loaded = with_rows(loaded, found)
     check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

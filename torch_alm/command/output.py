@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, REPORTS
@@ -26,12 +26,18 @@ class Result(NamedTuple):
 def say(text: str) -> None:
     """Print, wrapped where a line is prose."""
     for line in text.split("\n"):
-        print(line if len(line) <= WIDTH else wrap(line), flush=True)
+        print(shown(line if len(line) <= WIDTH else wrap(line), sys.stdout), flush=True)
+
+
+def shown(text: str, stream: TextIO) -> str:
+    r"""The text as a stream can print it: what its encoding lacks is written as `\xe9`."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def complain(text: str) -> None:
     """Print one sentence on standard error."""
-    print(wrap(f"torch-alm: {text}"), file=sys.stderr, flush=True)
+    print(shown(wrap(f"torch-alm: {text}"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def wrap(text: str) -> str:

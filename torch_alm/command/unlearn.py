@@ -59,7 +59,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
     check_reporter(given.report_to)
-    loaded = load_for(given, given.model, found, lora=given.lora)
+    day = datetime.fromisoformat(record["day"]) if record and "day" in record else None
+    loaded = load_for(given, given.model, found, lora=given.lora, day=day)
     if not given.lora:
         freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
@@ -116,7 +117,8 @@ def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result
     last = found[-1] if found else None
     if record is not None and last is not None:
         _check_open(job, last, record["settings"], trainer.args.max_steps)
-    write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
+    start = {"start": asdict(job.run.start), "day": job.run.loaded.day.isoformat()}
+    write_json(job.folder / "run.json", {"settings": job.settings, **start})
     with catch_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
@@ -177,7 +179,7 @@ def _save(job: Job, checks: Checks) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return measure(load_for(given, str(draft), loaded.entries), "after")
+        return measure(load_for(given, str(draft), loaded.entries, day=loaded.day), "after")
 
     return write_folder(given.output / MODEL, fill)
 

@@ -1,6 +1,5 @@
 """Passes of a run without what is computed once for each row, or not at all: unlabelled logits."""
 
-import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,7 +58,7 @@ class Original:
     """Log-probabilities that a model gives at the labelled tokens of rows.
 
     They are kept in float32 or, where these took more than an eighth of the machine's memory, in
-    bfloat16; where these did, too, a copy of the weights that train is, and is asked every time.
+    bfloat16; where these did, too, the weights that train are, and the model is asked every time.
     """
 
     def __init__(self, model: LanguageModel, rows: Sequence[Row], pad: int) -> None:
@@ -67,7 +66,7 @@ class Original:
             label != IGNORE for row in rows for label in row["labels"][1:]
         )
         dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= memory_limit()]
-        self.copy = None if dtypes else copy_original(model)
+        self.weights = None if dtypes else Weights(model)
         self.log_probs: dict[tuple[int, ...], Tensor] = {}
         for start in range(0, len(rows) if dtypes else 0, AT_ONCE):
             some = rows[start : start + AT_ONCE]
@@ -80,13 +79,13 @@ class Original:
 
     def divergence(self, model: LanguageModel, batch: Batch) -> Tensor:
         """KL(original || model) in nats per token: the mean over rows of the mean over tokens."""
-        if self.copy is None:
+        if self.weights is None:
             ends = batch["attention_mask"].sum(1).tolist()
             both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
             theirs = torch.cat([self.log_probs[(*ids[:n], *labels[:n])] for ids, labels, n in both])
         else:
-            with torch.no_grad():
-                theirs, _ = answer_logits(self.copy, batch)
+            with torch.no_grad(), self.weights.lent():
+                theirs, _ = answer_logits(model, batch)
         logits, following = answer_logits(model, batch)
         where = torch.arange(len(logits), device=logits.device)
         found = Divergence.apply(logits, theirs, where, torch.is_grad_enabled())
@@ -94,10 +93,32 @@ class Original:
         return (found * shares[following]).sum()
 
 
-def copy_original(model: LanguageModel) -> LanguageModel:
-    """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
-    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
-    return copy.deepcopy(model, frozen).eval().requires_grad_(False)
+class Weights:
+    """A copy of the weights of a model that are trained, as they are now.
+
+    No copy of the model: a `forward` that somebody put into a layer may hold the layer itself.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Copy them into the model."""
+        for p, was in self.pairs:
+            p.copy_(was)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let the model have them in the context."""
+        now = [p.data for p, _ in self.pairs]
+        for p, was in self.pairs:
+            p.data = was
+        try:
+            yield
+        finally:
+            for (p, _), data in zip(self.pairs, now, strict=True):
+                p.data = data
 
 
 class LayerCache:
@@ -105,8 +126,9 @@ class LayerCache:
 
     Passes over right padded rows without a cache pass them over, if each row has been read before
     and there was room. Masks and positions are the model's own, and of its family nothing has to be
-    known but that its layers hand on one tensor. Where two rows come out otherwise, or weights
-    outside of a list of layers are trained, `layers` is empty, and all passes stay whole.
+    known but that its layers hand on one tensor. Where two rows come out otherwise, weights outside
+    of a list of layers are trained, or a lower layer has a `forward` of its own (accelerate's hooks
+    are some), `layers` is empty, and all passes stay whole.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -121,7 +143,10 @@ class LayerCache:
 
     @contextmanager
     def enable(self) -> Iterator[None]:
-        """Inside, they are."""
+        """Compute them once in the context."""
+        if not self.layers:
+            yield
+            return
         hooks = [
             self.model.register_forward_pre_hook(self.begin, with_kwargs=True),
             self.model.register_forward_hook(self.end, always_call=True),
@@ -139,7 +164,7 @@ class LayerCache:
 
     @torch.no_grad()
     def is_exact(self) -> bool:
-        """Tell whether two rows, one of them padded, come out as in a whole pass."""
+        """Return whether two rows, one of them padded, come out as in a whole pass."""
         ids = torch.arange(16, device=self.model.device).view(2, 8)
         ids %= self.model.get_output_embeddings().weight.shape[0]
         mask = torch.ones_like(ids)
@@ -157,7 +182,7 @@ class LayerCache:
         """Before a pass: note its rows, and look up what enters the first trained layer."""
         mask = given.get("attention_mask")
         is_usual = not args and given.keys() <= SHORTENED and given.get("use_cache") is False
-        if not (self.layers and is_usual and mask is not None):
+        if not is_usual or mask is None:
             return
         if bool((mask.diff(dim=1) > 0).any()):  # padded on the left
             return
@@ -190,11 +215,15 @@ class LayerCache:
 
 
 def _split(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
-    """The layers below the first that is trained, and that one; none if others are trained, too."""
+    """The layers below the first that is trained, and that one.
+
+    There are none if weights outside are trained, or if one has a `forward` of its own.
+    """
     trained = {p for p in model.parameters() if p.requires_grad}
     for each in model.modules():
         if isinstance(each, nn.ModuleList) and trained <= {*each.parameters()}:
             layers = [*each]
             first = next(i for i, layer in enumerate(layers) if trained & {*layer.parameters()})
-            return layers[:first], layers[first]
+            has_own = any("forward" in vars(m) for layer in layers[:first] for m in layer.modules())
+            return [] if has_own else layers[:first], layers[first]
     return [], model

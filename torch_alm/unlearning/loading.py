@@ -1,7 +1,10 @@
 """Rows as a model reads them: encoded, cut where they are long, and the words that count."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import pairwise
 
 from torch_alm.language import (
@@ -22,6 +25,7 @@ from torch_alm.unlearning.model import Place, positions_of
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry, check_apart
 
+DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # in a chat template
 UNCUT = 2**31  # for `encode`: a row of any length
 ENOUGH = 8  # retain rows, of which some may be set aside
 SHARED = {  # the files that no row to be forgotten may stand in as well, and why
@@ -40,6 +44,7 @@ class Setup:
     place: Place
     given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
+    day: datetime = field(default_factory=datetime.now)  # that chat templates write: it stays
 
     @property
     def entries(self) -> dict[str, list[Entry]]:
@@ -81,7 +86,7 @@ def with_rows(loaded: Setup, found: Mapping[str, Sequence[Entry]]) -> Setup:
 def encode_rows(loaded: Setup, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
     longest = min(loaded.given.max_length, positions_of(loaded.model))
-    return encode_entries(loaded.tokenizer, entries, longest, loaded.given)
+    return encode_entries(loaded.tokenizer, entries, longest, loaded.given, loaded.day)
 
 
 def replace_answers(loaded: Setup, measured: Measurement) -> Setup:
@@ -127,11 +132,26 @@ def in_words(loaded: Setup, entry: Entry, answer: str) -> list[Row]:
 
 
 def encode_entries(
-    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, given: Options
+    tokenizer: Tokenizer,
+    entries: Iterable[Entry],
+    max_length: int,
+    given: Options,
+    day: datetime | None = None,
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows."""
-    form = Format(template=given.template, system=given.system)
+    """Every entry with its tokens; a long text, or answer, is several rows.
+
+    A chat template that writes a date writes that of `day`, or of now.
+    """
+    variables = _dated(tokenizer, day or datetime.now())
+    form = Format(template=given.template, system=given.system, variables=variables)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
+
+
+def _dated(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
+    """The chat template with the date of that day in place of each call for one, if it has some."""
+    text: str = tokenizer.get_chat_template() if tokenizer.chat_template else ""
+    dated = DATE.sub(lambda call: json.dumps(day.strftime(call[2])), text)
+    return {} if dated == text else {"chat_template": dated}
 
 
 def _rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -> list[Row]:

@@ -13,7 +13,7 @@ from torch_alm.language import record_of
 from torch_alm.language._models import LanguageModel, Tokenizer, keep_modes
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Setup, check_sets, with_rows
-from torch_alm.unlearning.model import Place, check_answers, check_whole, find_place, narrow
+from torch_alm.unlearning.model import check_answers, check_whole, find_place, narrow
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -60,33 +60,50 @@ def make_setup(
     name = "the model"
     if isinstance(tokenizer, str):
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
-    where = _place_of(model, name, given)
+    where = find_place(next(model.parameters()).device.type, given.precision)
     check_whole(name, model, tokenizer)
     loaded = with_rows(Setup(model, tokenizer, where, given, {}), found)
     check_answers(name, model, loaded.rows("forget")[0])
     return loaded
 
 
-def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
+def check_given(model: LanguageModel) -> None:
+    """Refuse what is no model, is wrapped, lies in pieces or elsewhere, or can have no gradient."""
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise Refusal(
+            f"the model is a {kind}. Did you mean AutoModelForCausalLM.from_pretrained(...), and "
+            "its tokenizer after it?"
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise Refusal(
+            f"the model is wrapped in {kind}, which cannot be asked. Did you mean `model.module`?"
+        )
     devices = sorted({str(p.device) for p in model.parameters()})
+    if "meta" in devices and any(hasattr(m, "_hf_hook") for m in model.modules()):
+        raise Refusal(
+            "the model lies in pieces: accelerate (`device_map`, offload) lends weights on `meta` "
+            "to each pass, and a step would not reach them. Did you mean to load it without "
+            "`device_map`, in bfloat16 and with `lora` where memory is short?"
+        )
     if "meta" in devices:
-        raise Refusal(f"{name} has weights on `meta`, without values. Was it loaded with weights?")
+        raise Refusal("the model has weights on `meta`, without values. Was it loaded with them?")
     if len(devices) > 1 or devices[0] not in ("cpu", "cuda:0", "mps:0"):
         raise Refusal(
-            f"{name} is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
+            f"the model is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
             "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
         )
-    return find_place(devices[0].partition(":")[0], given.precision)
+    if any(p.is_inference() for p in model.parameters()):
+        raise Refusal(
+            "the model was made inside `torch.inference_mode`, so that its weights can never have "
+            "a gradient. Was it loaded there?"
+        )
 
 
 @contextmanager
 def borrow(model: LanguageModel) -> Iterator[None]:
     """Evaluate a model inside; return modes, `requires_grad` and dtypes as they were."""
-    if not isinstance(model, nn.Module):
-        raise Refusal(
-            f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."
-            "from_pretrained(...), and its tokenizer after it?"
-        )
+    check_given(model)
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     layers = [m for m in model.modules() if hasattr(m, CHECKPOINTING)]
     settings = [(layer, getattr(layer, CHECKPOINTING)) for layer in layers]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
-import torch
 
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder
+from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.model import fingerprint
 from torch_alm.unlearning.run import Run
 
@@ -25,7 +25,7 @@ class Outcome:
         model: the model, or with `lora` peft's model around it.
         tokenizer: the model's tokenizer.
         content: everything in `report.json`.
-        original: the model as it came, to put its weights back; `None` where nothing was trained.
+        original: the weights that the model came with; `None` where nothing was trained.
         run: the state that `resume` continues.
     """
 
@@ -34,7 +34,7 @@ class Outcome:
     content: Mapping[str, Any]
     begun: datetime
     device: str = ""
-    original: LanguageModel | None = None
+    original: Weights | None = None
     run: Run | None = None
     _judged: str = field(init=False, default="")
 
@@ -98,7 +98,7 @@ class Outcome:
     def put_back(self) -> None:
         """Restore the weights that the model had before."""
         if self.original is not None:
-            put_back(self.model, self.original)
+            self.original.put_back()
 
     def save(self, folder: str | Path) -> None:
         """Write model (or adapters), tokenizer and reports, as the command does.
@@ -123,11 +123,3 @@ class Outcome:
             write_folder(folder / MODEL, fill)
         folder.mkdir(parents=True, exist_ok=True)
         report.publish(folder, self.content, self.begun, self.device)
-
-
-@torch.no_grad()
-def put_back(model: LanguageModel, original: LanguageModel) -> None:
-    """Copy the weights of the original into the model; frozen ones are the same tensors."""
-    for own, was in zip(model.parameters(), original.parameters(), strict=True):
-        if own is not was:
-            own.copy_(was)

@@ -1,12 +1,12 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
-from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import RAISED, Checks, Pace, RowSample
@@ -22,6 +22,7 @@ from torch_alm.unlearning.goal import (
     judge,
     lost_of,
 )
+from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
@@ -176,10 +177,11 @@ def make_trainable(loaded: Setup) -> Setup:
     return loaded
 
 
-def make_checks(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
+def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """The checks that pace and end the run, and have its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    bare = bare_rows(loaded, loaded.model if original is None else original, goal)
+    with nullcontext() if original is None else original.lent():
+        bare = bare_rows(loaded, loaded.model, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_as_said(loaded, "probe", before.answers.get("probe", []))
     kept, most = rows_to_keep(loaded, before, twice=bool(bare)), given.max_retain_loss

@@ -5,7 +5,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -20,12 +20,17 @@ from transformers.integrations import get_reporting_integration_callbacks
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import Row, collate, pad_id
-from torch_alm.language._models import LanguageModel
 from torch_alm.measures import log_odds
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal
-from torch_alm.unlearning.layer_cache import LayerCache, Original, answer_logits, pad_logits
+from torch_alm.unlearning.layer_cache import (
+    LayerCache,
+    Original,
+    Weights,
+    answer_logits,
+    pad_logits,
+)
 from torch_alm.unlearning.loading import Setup
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -144,11 +149,11 @@ def make_trainer(
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
     folder: Path,
-    original: LanguageModel | None = None,
+    original: Weights | None = None,
 ) -> Any:
     """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
 
-    The rows to keep are kept as `original` answers them, or else the model as it is.
+    The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
     measure: Any = Objective(goal)
@@ -165,9 +170,9 @@ def make_trainer(
         rho=rho,
     )
     trainer.lower = LayerCache(loaded.model)
-    with loaded.place.context(), trainer.lower.enable():
-        asked = loaded.model if original is None else original
-        trainer.original = Original(asked, retain, pad_id(loaded.tokenizer))
+    lent = nullcontext() if original is None else original.lent()
+    with loaded.place.context(), lent, trainer.lower.enable():
+        trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 

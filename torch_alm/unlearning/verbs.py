@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from threading import current_thread, main_thread
 from typing import Any
 
+import torch
 from peft import PeftModel
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
@@ -19,18 +20,26 @@ from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure, measure_for_report
 from torch_alm.unlearning.attacks import run_attacks
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.layer_cache import copy_original
+from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.loading import set_aside
-from torch_alm.unlearning.memory import Rows, borrow, make_setup, sets_of, widen
+from torch_alm.unlearning.memory import (
+    Rows,
+    borrow,
+    check_given,
+    make_setup,
+    sets_of,
+    widen,
+)
 from torch_alm.unlearning.model import check_trained, freeze_below, silence, with_adapters
 from torch_alm.unlearning.options import Options, by_name
-from torch_alm.unlearning.outcome import Outcome, put_back
+from torch_alm.unlearning.outcome import Outcome
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable
 from torch_alm.unlearning.train import catch_stop, check_reporter
 
 log = getLogger("torch_alm.unlearning")
 
 
+@torch.inference_mode(False)  # within which gradients are taken, whatever is around it
 def unlearn(
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -80,6 +89,7 @@ def unlearn(
         return _train(run, callbacks)
 
 
+@torch.inference_mode(False)
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
     """Go on with a run that was stopped or came to its end, such as with more `steps`.
 
@@ -101,6 +111,7 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
 @contextmanager
 def _add_adapters(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
     """The model, with new adapters where they were asked for, which an error takes out again."""
+    check_given(model)  # before peft changes it
     if not given.lora or isinstance(model, PeftModel):
         yield model
         return
@@ -118,7 +129,7 @@ def _add_adapters(model: LanguageModel, given: Options) -> Iterator[LanguageMode
 
 
 def _train(
-    run: Run, callbacks: Sequence[TrainerCallback], original: LanguageModel | None = None
+    run: Run, callbacks: Sequence[TrainerCallback], original: Weights | None = None
 ) -> Outcome:
     """Train and judge; an error leaves the model as it came."""
     began, model, given = datetime.now(timezone.utc), run.loaded.model, run.loaded.given
@@ -129,7 +140,7 @@ def _train(
             model.set_adapter(model.active_adapters[0])
         widen(model)
         run = replace(run, loaded=make_trainable(run.loaded))
-        original = copy_original(model) if original is None else original
+        original = Weights(model) if original is None else original
         checks = make_checks(run, Path(nowhere), original)
         for each in (*callbacks, _Progress(given.quiet)):
             checks.trainer.add_callback(each)
@@ -139,7 +150,7 @@ def _train(
                 checks.trainer.train()
             check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
-            put_back(model, original)
+            original.put_back()
             raise
     run.say(checks.ending)
     content = run.content("Unlearning", asdict(given), checks, measure(run.loaded, "after"))
@@ -164,6 +175,7 @@ class _Progress(TrainerCallback):
         self.bar.close()
 
 
+@torch.inference_mode(False)
 def evaluate(
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -189,6 +201,7 @@ def evaluate(
     return Outcome(model, tokenizer, content, began, device)
 
 
+@torch.inference_mode(False)
 def attack(
     model: LanguageModel,
     tokenizer: Tokenizer,
