@@ -386,7 +386,7 @@ def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
 
 ENGINES = {
     "is_deepspeed_enabled": "DeepSpeed steps inside its own backward",
-    "is_fsdp_enabled": r"^SAULTrainer found FSDP1, .* Did you mean FSDP2, `fsdp_config=",
+    "is_fsdp_enabled": r"^SAULTrainer: FSDP1 gives norms of .* `fsdp_config=",
 }
 
 

@@ -97,24 +97,20 @@ def refuse_optimizers(trainer: Trainer) -> None:
             "pass and before the step is known. Did you mean one that steps afterwards, such as "
             '"adamw_torch" or "galore_adamw"?'
         )
-    if not trainer.is_fsdp_enabled:
-        return
-    if name == "adagrad":
+    owner, is_sharded = type(trainer).__name__, getattr(trainer.accelerator, "is_fsdp2", False)
+    if trainer.is_fsdp_enabled and name == "adagrad":
         raise ValueError(
-            f'{type(trainer).__name__}: `optim="adagrad"` makes its state before weights are '
-            "sharded, and accelerate leaves it behind (1.15 does): the first step or checkpoint "
-            'would fail. Did you mean "adamw_torch"?'
+            f'{owner}: `optim="adagrad"` makes its state before weights are sharded. accelerate '
+            "(1.15, too) leaves it behind: the first step or checkpoint would fail. Did you mean "
+            '"adamw_torch"?'
         )
-    if not getattr(trainer.accelerator, "is_fsdp2", False):
-        if isinstance(trainer, ObjectiveTrainer):
-            raise ValueError(
-                f"{type(trainer).__name__} found FSDP1, where a norm would be that of a rank's "
-                'part. Did you mean FSDP2, `fsdp_config={"version": 2}`?'
-            )
-    elif transformers.__version__ < "5" or not is_accelerate_available("1.13"):
+    is_old = transformers.__version__ < "5" or not is_accelerate_available("1.13")
+    takes_sides = isinstance(trainer, ObjectiveTrainer)
+    if trainer.is_fsdp_enabled and (is_old if is_sharded else takes_sides):
         raise ValueError(
-            f"{type(trainer).__name__}: FSDP2 needs transformers 5.0 and accelerate 1.13; with "
-            "older ones a resumed run begins without moments. Did you mean DDP?"
+            f"{owner}: FSDP1 gives norms of each rank's part, and FSDP2 resumes without moments "
+            "before transformers 5.0 and accelerate 1.13. Did you mean these, with "
+            '`fsdp_config={"version": 2}`?'
         )
 
 

@@ -141,16 +141,16 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         return self.optimizer
 
     def _prepare(self, *given: Any, **how: Any) -> Any:
-        """Prepare as accelerate does, which puts sharded weights into the groups of one side.
+        """Let accelerate shard; the forget side lists nothing meanwhile, which could not be freed.
 
-        The other lists none meanwhile: what it holds could not be freed.
+        Both sides have the same groups, of which accelerate reaches the retain side's.
         """
-        if self.optimizer is None or not any(each is self.optimizer for each in given):
+        if self.optimizer is None or self.optimizer not in given:
             return self._shard(*given, **how)
         dual = self._optimizer
+        dual._listed = ()
         for group in dual.forget.param_groups:
             group["params"] = []
-        dual._listed = ()
         prepared = self._shard(*given, **how)
         for forget, retain in zip(dual.forget.param_groups, dual.retain.param_groups, strict=True):
             forget["params"] = [*retain["params"]]

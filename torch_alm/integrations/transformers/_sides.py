@@ -71,14 +71,13 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
 
 def require_collator(trainer: Trainer, *, is_paired: bool) -> None:
     """Raise if there are rows and nothing that makes batches of pairs of them."""
-    owner, rows = type(trainer).__name__, cast(Any, trainer.train_dataset)
-    if is_paired and trainer.data_collator is default_data_collator:
+    owner, rows, collator = type(trainer).__name__, trainer.train_dataset, trainer.data_collator
+    if is_paired and collator is default_data_collator:
         raise ValueError(
             f"{owner}: there is no tokenizer, so that rows of different lengths make no batch. Did "
             "you mean `processing_class=tokenizer`, or `data_collator=PairedCollator(...)`?"
         )
-    is_usual = type(trainer.data_collator) is DataCollatorWithPadding
-    is_usual |= trainer.data_collator is default_data_collator
+    is_usual = collator is default_data_collator or type(collator) is DataCollatorWithPadding
     if not is_paired and rows is not None and (is_usual or isinstance(rows, Mapping)):
         raise ValueError(
             f"{owner}: the `train_dataset` is a {type(rows).__name__}, of which nothing makes "

@@ -16,11 +16,6 @@ from torch_alm.language._generation import decode, read_answers
 from torch_alm.language._models import Tokenizer
 
 Constraint: TypeAlias = ALMConstraint | ConstraintGroup
-IDLE = "never_active"
-NEVER = (
-    "StopOnStatus: `{}` has held from its first measurement, so that it has never acted, and the "
-    "run goes on. Are `sense` and alpha what you mean?"
-)
 
 
 class StopOnStatus(TrainerCallback):
@@ -69,14 +64,16 @@ class StopOnStatus(TrainerCallback):
         told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
         if metrics["steps"] == told:
             return
-        is_idle = metrics["status"] == IDLE and self.status in MET and self.status != IDLE
-        is_so = is_idle or metrics["status"] == self.status
-        counts[name] = counts.get(name, 0) + 1 if is_so else 0
-        if counts[name] < self.times:
-            return
-        if is_idle:
-            if counts[name] == self.times:
-                warnings.warn(NEVER.format(name_of(self.constraint)), stacklevel=2)
+        status = metrics["status"]
+        is_idle = status == "never_active" != self.status and self.status in MET
+        counts[name] = counts.get(name, 0) + 1 if is_idle or status == self.status else 0
+        if is_idle and counts[name] == self.times:
+            warnings.warn(
+                f"StopOnStatus: `{name_of(self.constraint)}` has held from its first measurement: "
+                "it has never acted, and the run goes on. Are `sense` and alpha what you mean?",
+                stacklevel=2,
+            )
+        if is_idle or counts[name] < self.times:
             return
         control.should_training_stop = True
         if self.status in MET and has_dropout(given["model"]):
