@@ -31,7 +31,7 @@ class StringScores(NamedTuple):
     loss: float  # -log of its probability, in nats per labelled token of the row
     exact_match: bool  # whether greedy decoding says it, in some tokens
     rest: float  # by how much the loss may be lower for what was left out
-    row: Row  # the row in the likeliest tokens that spell it
+    row: Row  # the row in the tokens that greedy decoding spells it with, or else the likeliest
     usual: AnswerScores  # of the row's own tokens
 
     @property
@@ -117,7 +117,8 @@ def string_scores(
     left = max(ROWS_PER_BATCH, math.ceil(min(most * len(rows), 2**31)))
     while wanting := [r for own in runs for r in own if r.share(enough) > tolerance]:
         wanting.sort(key=lambda run: -run.share(enough))
-        chosen = [run for run in wanting[:left] if run.turns(room)]
+        greedy = [run for run in wanting if run.share(enough) == math.inf]
+        chosen = [run for run in (greedy or wanting)[:left] if run.turns(room)]
         walk([run.row for run in chosen], [[run] for run in chosen])
         left -= len(chosen)
         if left <= 0:  # greedy decoding is followed to its end in any case
@@ -129,7 +130,7 @@ def _score_of(row: Row, runs: Sequence["_Run"], usual: AnswerScores) -> StringSc
     ids, labels, count = [*row["input_ids"]], [*row["labels"]], len(usual.log_probabilities)
     for run in reversed(runs):
         place = slice(len(run.before), len(run.before) + run.length)
-        ids[place] = labels[place] = min(run.ends, key=lambda end: end.nats).ids
+        ids[place] = labels[place] = min(run.ends).ids
     return StringScores(
         sum(_sum(run.ends) for run in runs) / count,
         all(not all(end.is_other for end in run.ends) for run in runs),
