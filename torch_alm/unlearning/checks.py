@@ -93,7 +93,7 @@ class Pace:
     def decide(self, verdict: Verdict, cost: list[float], *, is_new: bool = False) -> str:
         """Take in the verdict, its cost, and whether rows have new words; return what follows."""
         if verdict.outcome == "met":
-            self.ended = f"the goal is {verdict.outcome}"
+            self.ended, self.best, self.tries = MET, cost, 0
             return f"{self.ended}, the run ends"
         told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
         if not verdict.missed and (not self.best or cost < self.best):
