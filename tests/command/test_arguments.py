@@ -188,7 +188,8 @@ def test_a_console_that_lacks_letters_is_told_all_the_same(
     told, complained = (
         each.buffer.getvalue().decode(encoding) for each in (sys.stdout, sys.stderr)
     )
-    assert "\\u5317\\u4eac.jsonl, line 1" in told and "\\u5357: report.html" in told
-    assert "asked the forget rows" in " ".join(complained.split())
+    words, refused = (" ".join(text.split()) for text in (told, complained))  # wrapped by width
+    assert "\\u5317\\u4eac.jsonl, line 1" in words and "\\u5357: report.html" in words
+    assert "asked the forget rows" in refused
     line = next(line for line in told.splitlines() if line.startswith("{"))
     assert json.loads(line)["code"] == 2

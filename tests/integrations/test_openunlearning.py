@@ -141,13 +141,17 @@ def test_a_configuration_becomes_a_trainer_that_stops_once_released(
         tokenizer=None,
         alpha=-1.0,
         mu=0.5,
-        constraint={"filter": {"Mean": {"window": 3}}, "rules": [{"Leak": {"share": 0.5}}]},
+        constraint={
+            "filter": {"Mean": {"window": 3}},
+            "rules": [{"Leak": {"share": 0.5}}],
+            "multiplier": 3.0,
+        },
         stop_when_released=2,
     )
     trainer.train()
     assert trainer.constraint.filter == Mean(3) and trainer.constraint.mu == 0.5
     assert trainer.constraint.rules == (Leak(0.5),)
-    assert trainer.state.global_step == 2
+    assert trainer.state.global_step == 3  # pushed once, then released twice
 
 
 class Started(TrainerCallback):
