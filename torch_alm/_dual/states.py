@@ -2,7 +2,8 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
@@ -27,30 +28,18 @@ from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
-class GroupSettings(MutableMapping[str, Any]):
+class GroupSettings(UserDict[str, Any]):
     """The live settings of a group, whose tensors another group lists."""
 
     def __init__(self, group: dict[str, Any]) -> None:
-        self._group = group
+        self.data = group
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # as in a group
-        return [] if name == "params" else self._group[name]
+        return [] if name == "params" else self.data[name]
 
     def __setitem__(self, name: str, value: object) -> None:
         if name != "params":  # see `PairedWrapper._follow`
-            self._group[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._group[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._group)
-
-    def __len__(self) -> int:
-        return len(self._group)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
+            self.data[name] = value
 
 
 class Norms(NamedTuple):
