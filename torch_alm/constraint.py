@@ -250,7 +250,7 @@ class ALMConstraint:
 
     @eager
     def _next_weight(self, now: Observation) -> tuple[Number, bool]:
-        """Find the weight of a step with this, on all ranks; tell if it is finite on all."""
+        """Find the weight of a step with this, on all ranks; return whether it is finite on all."""
         before = [] if self.filter is None else self._observed
         found = observations.mean([*before, now], self._shape, self._alpha)
         is_bad = found.bad and observations.mean([now], self._shape, self._alpha).bad
@@ -611,7 +611,7 @@ class ALMConstraint:
 
     @property
     def _is_open_to_shapes(self) -> bool:
-        """True while the first measurement may still make this a vector."""
+        """Whether the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.steps == 0
 
     def _fit_value(self, value: Numeric) -> Number:
@@ -651,7 +651,7 @@ class ALMConstraint:
 
     @property
     def _wants_gradient(self) -> bool:
-        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
+        """Whether, with `mu="auto"`, this step needs the gradient whatever the weight will be."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass()
 

@@ -239,7 +239,7 @@ class DualOptimizer(PairedWrapper):
         return is_safe and not (self._finds_mu and constraint._wants_gradient)
 
     def _decide_gate(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
-        """Take in a step's last value; tell whether its gate is open."""
+        """Take in a step's last value; return whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
         self._gate.is_skipped = not is_open
@@ -296,7 +296,7 @@ class DualOptimizer(PairedWrapper):
     def _forget_step(self, weight: float, g_f: Register) -> bool:
         """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
 
-        Tells whether what it steps on is finite; if not, it takes no step.
+        Returns whether what it steps on is finite; if not, it takes no step.
         """
         gradients.scale_(g_f, self._forget_sign * weight)
         if not math.isfinite(gradients.norm(g_f)):
@@ -310,7 +310,7 @@ class DualOptimizer(PairedWrapper):
         return True
 
     def _multiplied_step(self, weight: float, g_f: Register) -> bool:
-        """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); tells whether it is finite."""
+        """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); return if it is finite."""
         params, times = self._listed, abs(weight)
         moved = [gradients.shard(p) for p, g in zip(params, g_f, strict=True) if g is not None]
         start = [t.clone() for t in moved]

@@ -48,12 +48,12 @@ def mark_running(*, counts: bool) -> Iterator[None]:
 
 
 def is_first_pass() -> bool:
-    """Tell whether this thread runs a pass that does not count."""
+    """Return whether this thread runs a pass that does not count."""
     return _passes.get(get_ident()) is False
 
 
 def is_running() -> bool:
-    """Tell whether this thread runs a pass at all."""
+    """Return whether this thread runs a pass at all."""
     return get_ident() in _passes
 
 

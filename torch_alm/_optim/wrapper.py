@@ -87,7 +87,7 @@ class Wrapper(Optimizer):
             getattr(base, "eval", lambda: None)()
 
     def _awaits_step(self) -> bool:
-        """Tell whether a backward has run whose gradients `step` has not used yet."""
+        """Return whether a backward has run whose gradients `step` has not used yet."""
         raise NotImplementedError
 
     def _state_dict(self) -> dict[str, Any]:

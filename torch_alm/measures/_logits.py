@@ -42,7 +42,7 @@ def logits_of(model: Model, batch: Batch, kept: Tensor | None = None) -> Tensor:
 
 
 def takes_positions(model: Model) -> bool:
-    """Tell whether a forward takes a tensor as `logits_to_keep`, or hands it to one that does."""
+    """Return whether a forward takes a tensor as `logits_to_keep`, or hands it to one that does."""
     config = getattr(model, "active_peft_config", None)
     if getattr(config, "is_prompt_learning", False):  # virtual tokens move every position
         return False
