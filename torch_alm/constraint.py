@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import faults, numbers, observations, settings
-from torch_alm._constraint.attachment import Attachment, step_counter
+from torch_alm._constraint.attachment import Attachment, StepCounter
 from torch_alm._constraint.gradient_reader import GradientReader, refuse_values
 from torch_alm._constraint.numbers import Mask, Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation
@@ -140,6 +140,7 @@ class ALMConstraint:
         self._known = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
         self._loop, self._shape = GradientReader(), torch.Size()
         self._is_stepped, self._told = False, set[str]()  # since it was made, copied or loaded
+        self._counter: StepCounter | None = None  # before the first step
         self._taken = self._moves = 0  # steps of optimizers; between measurements that wait
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
@@ -249,7 +250,7 @@ class ALMConstraint:
 
     @eager
     def _next_weight(self, now: Observation) -> tuple[Number, bool]:
-        """Find the weight of a step with this, on all ranks; tell if it is finite on all."""
+        """Find the weight of a step with this, on all ranks; return whether it is finite on all."""
         before = [] if self.filter is None else self._observed
         found = observations.mean([*before, now], self._shape, self._alpha)
         is_bad = found.bad and observations.mean([now], self._shape, self._alpha).bad
@@ -297,7 +298,8 @@ class ALMConstraint:
 
     def _await_step(self) -> None:
         """Warn, once, where measurements pile up, sooner in a loop whose optimizer steps."""
-        taken, count = step_counter()[0], len(self._observed)
+        self._counter = self._counter or StepCounter()
+        taken, count = self._counter.count, len(self._observed)
         self._moves = 0 if count == 1 else self._moves + (taken != self._taken)
         self._taken = taken
         if self._is_unstepped and "unstepped" not in self._told:
@@ -341,6 +343,8 @@ class ALMConstraint:
             self.discard()  # or the next step would fail as well
         bad = now.skipped - before.skipped
         self._state, self._is_stepped = now, True
+        if self._counter is not None:
+            self._counter = self._counter.remove()
         if bad and (now.skipped < LOUD or now.skipped.bit_length() > before.skipped.bit_length()):
             then = f"skipped ({now.skipped} so far), the multiplier stays"
             warnings.warn(faults.describe_nonfinite(bad, then), stacklevel=2)
@@ -491,9 +495,10 @@ class ALMConstraint:
 
         It may be assigned, also an entry of it, to go on from another one.
         """
-        if self._state.multiplier is self._state.weight:  # or an entry would be assigned in both
-            self._state.weight = numbers.copy_to_host(self._state.weight)
-        return self._state.multiplier
+        found = self._state.multiplier
+        if isinstance(found, Tensor) and found is self._state.weight:
+            self._state.weight = found.clone()  # or an entry would be assigned in both
+        return found
 
     @multiplier.setter
     def multiplier(self, value: Numeric) -> None:
@@ -606,7 +611,7 @@ class ALMConstraint:
 
     @property
     def _is_open_to_shapes(self) -> bool:
-        """True while the first measurement may still make this a vector."""
+        """Whether the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.steps == 0
 
     def _fit_value(self, value: Numeric) -> Number:
@@ -646,7 +651,7 @@ class ALMConstraint:
 
     @property
     def _wants_gradient(self) -> bool:
-        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
+        """Whether, with `mu="auto"`, this step needs the gradient whatever the weight will be."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass()
 
@@ -666,7 +671,7 @@ class ALMConstraint:
 
     def __getstate__(self) -> dict[str, Any]:
         """Let a copy begin without an optimizer that steps it."""
-        return {**vars(self), "_is_stepped": False, "_told": set()}
+        return {**vars(self), "_is_stepped": False, "_told": set(), "_counter": None}
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

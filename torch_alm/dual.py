@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch_alm._dual import checks
 from torch_alm._dual.states import PairedWrapper
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import Backward, Register, parameters
+from torch_alm._optim.gradients import Backward, Register
 from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm.constraint import ALMConstraint
@@ -116,9 +116,9 @@ class DualOptimizer(PairedWrapper):
             raise ValueError(
                 f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
             )
-        checks.check_constraint(constraint, self.forget, scale)
         self.constraint: ALMConstraint | None = constraint
         self.scale = scale
+        self._check_constraint()
         self.backward_fn = backward
         self.reshard = reshard
         for side in self._sharp:  # they perturb one after the other
@@ -144,13 +144,12 @@ class DualOptimizer(PairedWrapper):
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
-        checks.check_constraint(
-            self.constraint, self.forget, self.scale
-        )  # which may be set at any time
-        if gradients.group_signature(self.retain, self.forget) != self._checked:
+        if (self.constraint, self.scale) != self._fitting:  # they may be set at any time
+            self._check_constraint()
+        if gradients.group_signature(*self._stateful) != self._checked:
             self._check()
         self._begin()
-        params = parameters(self.retain)
+        params = self._listed
         with self._undo_on_error(params) as g_r:
             g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
             so_far, forgotten = self._forget_register or {}, retained.loss * math.nan
@@ -225,8 +224,7 @@ class DualOptimizer(PairedWrapper):
             wanted = partial(self._decide_gate, constraint, weight)
         given = self.forget, params, g_f, forget, weight
         g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
-        is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
-        sign = +1 if is_descended else -1
+        sign = +1 if seen.paired or self._is_lowered else -1
         if self._forget_register is not None and sign != self._forget_sign:
             checks.refuse_signs()
         self._forget_sign = sign
@@ -238,10 +236,10 @@ class DualOptimizer(PairedWrapper):
     def _may_skip(self, params: list[Tensor], constraint: ALMConstraint) -> bool:
         # A forward without a backward does harm to shards: they stay gathered.
         is_safe = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        return is_safe and not constraint._wants_gradient
+        return is_safe and not (self._finds_mu and constraint._wants_gradient)
 
     def _decide_gate(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
-        """Take in a step's last value; tell whether its gate is open."""
+        """Take in a step's last value; return whether its gate is open."""
         constraint.observe(value, weight=weight)
         is_open = float(constraint.preview()) != 0
         self._gate.is_skipped = not is_open
@@ -281,14 +279,14 @@ class DualOptimizer(PairedWrapper):
     def _update(self) -> tuple[float, Register]:
         """lambda <- lambda+ = [lambda + mu c]_+, beside the forget gradient it is for."""
         register, self._forget_register = self._forget_register, None
-        g_f = [(register or {}).get(p) for p in parameters(self.retain)]
+        g_f = [(register or {}).get(p) for p in self._listed]
         constraint, weight = self.constraint if self._gate.measures else None, 0.0
         if register is None:
             if not self._has_warned:
                 self._has_warned = True
                 checks.warn_no_backward(self.retain)
         else:
-            if constraint is not None and constraint._wants_gradient:
+            if constraint is not None and self._finds_mu and constraint._wants_gradient:
                 self._calibrate(constraint, g_f)
             weight = self._gate.commit(self.constraint)
         if weight == 0:
@@ -298,23 +296,22 @@ class DualOptimizer(PairedWrapper):
     def _forget_step(self, weight: float, g_f: Register) -> bool:
         """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
 
-        Tells whether what it steps on is finite; if not, it takes no step.
+        Returns whether what it steps on is finite; if not, it takes no step.
         """
         gradients.scale_(g_f, self._forget_sign * weight)
         if not math.isfinite(gradients.norm(g_f)):
             mark_called(self.forget)
             return False
-        params = parameters(self.retain)
-        g_r = gradients.put(params, g_f)
+        g_r = gradients.put(self._listed, g_f)
         try:
             self.forget.step()
         finally:
-            gradients.put(params, g_r)
+            gradients.put(self._listed, g_r)
         return True
 
     def _multiplied_step(self, weight: float, g_f: Register) -> bool:
-        """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); tells whether it is finite."""
-        params, times = parameters(self.retain), abs(weight)
+        """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); return if it is finite."""
+        params, times = self._listed, abs(weight)
         moved = [gradients.shard(p) for p, g in zip(params, g_f, strict=True) if g is not None]
         start = [t.clone() for t in moved]
         if not self._forget_step(math.copysign(1.0, weight), g_f):
@@ -327,3 +324,13 @@ class DualOptimizer(PairedWrapper):
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)
         return False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear both gradients, and what the constraint observed while they were taken."""
+        if set_to_none:
+            gradients.clear(gradients.parameters(self._stateful[0]))
+        else:
+            super().zero_grad(set_to_none=False)
+        if self._forget_register is not None and self.constraint is not None:
+            self.constraint.discard()
+        self._forget_register = None

@@ -202,7 +202,7 @@ class SharpnessAware(Wrapper):
 
     @torch.no_grad()
     def _unscale(self, closure: Closure | None) -> bool:
-        """Take a GradScaler's scale out of `.grad`; tell whether it found all of it finite."""
+        """Take a GradScaler's scale out of `.grad`; return whether it found all of it finite."""
         if closure is not None:
             del self.grad_scale, self.found_inf  # it takes them back from steps that return only
             name = type(self).__name__

@@ -1,6 +1,5 @@
 """A constraint's hooks on an optimizer."""
 
-import functools
 import warnings
 from typing import Any, Protocol
 
@@ -53,16 +52,19 @@ class Attachment:
                 warnings.warn(faults.UNMEASURED, stacklevel=3)
 
 
-@functools.cache
-def step_counter() -> list[int]:
-    """Begin to count the steps of all optimizers; the first entry is the number so far."""
-    counter = [0]
+class StepCounter:
+    """The steps that all optimizers take, until it is removed."""
 
-    def count(*_: object) -> None:
-        counter[0] += 1
+    def __init__(self) -> None:
+        self.count = 0
+        self._handle = register_optimizer_step_post_hook(self._count)
 
-    register_optimizer_step_post_hook(count)
-    return counter
+    def remove(self) -> None:
+        """Count no more."""
+        self._handle.remove()
+
+    def _count(self, *_: object) -> None:
+        self.count += 1
 
 
 class Attachments(list[Attachment]):

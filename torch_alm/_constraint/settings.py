@@ -101,11 +101,11 @@ class Rule:
         return update, memory
 
     def is_waiting(self, steps: int) -> bool:
-        """Tell whether, after so many steps, mu acts as 0 and nothing is updated."""
+        """Return whether, after so many steps, mu acts as 0 and nothing is updated."""
         return False
 
     def is_limiting(self, multiplier: Number) -> bool:
-        """Tell whether some stored multiplier is at a limit of this rule."""
+        """Return whether some stored multiplier is at a limit of this rule."""
         return False
 
 

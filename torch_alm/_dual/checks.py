@@ -1,4 +1,4 @@
-"""What a `DualOptimizer` refuses, and what it warns of."""
+"""Refusals and warnings of a `DualOptimizer`."""
 
 # pyright: reportPrivateUsage=false
 

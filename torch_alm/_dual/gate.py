@@ -14,7 +14,7 @@ class Gate:
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
         is_skipped: whether that left its gradient out, for lambda+ was 0.
-        has_mu: whether there was a mu when it began; "auto" has none before the first gradient.
+        has_mu: whether it may pause, with a mu when it began: "auto" has none before a gradient.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Gate:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = self.is_skipped = False
-        self.has_mu = constraint is None or float(constraint.mu) > 0
+        self.has_mu = probe_every > 1 and constraint is not None and float(constraint.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
@@ -45,7 +45,7 @@ class Gate:
                 "between? Assign them before the step; this one can be begun again (`zero_grad()`)."
             )
         weight = float(constraint.step())
-        is_released = weight == 0 and float(constraint.multiplier) == 0 and self.has_mu
+        is_released = weight == 0 and self.has_mu and float(constraint.multiplier) == 0
         self.idle, self.known = (0, signature(constraint)) if is_released else (None, [])
         return weight
 

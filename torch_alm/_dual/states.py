@@ -2,14 +2,15 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._dual.checks import check_sides
+from torch_alm._dual.checks import check_constraint, check_sides
 from torch_alm._dual.gate import Gate
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
@@ -20,36 +21,25 @@ from torch_alm._optim.wrapper import (
     check_descends,
     check_groups,
     check_sizes,
+    find_stateful,
 )
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
-class GroupSettings(MutableMapping[str, Any]):
+class GroupSettings(UserDict[str, Any]):
     """The live settings of a group, whose tensors another group lists."""
 
     def __init__(self, group: dict[str, Any]) -> None:
-        self._group = group
+        self.data = group
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # as in a group
-        return [] if name == "params" else self._group[name]
+        return [] if name == "params" else self.data[name]
 
     def __setitem__(self, name: str, value: object) -> None:
         if name != "params":  # see `PairedWrapper._follow`
-            self._group[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._group[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._group)
-
-    def __len__(self) -> int:
-        return len(self._group)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
+            self.data[name] = value
 
 
 class Norms(NamedTuple):
@@ -68,12 +58,13 @@ class PairedWrapper(Wrapper):
     _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
     _has_moved = False  # whether narrow weights were seen to hold a multiplied step
-    _listed: Sequence[Tensor] = ()  # the parameters of the retain side when they were checked
+    _listed: list[Tensor]  # the parameters, as they were when they were checked
 
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
         self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
         self.forget = check_base(forget, "DualOptimizer", (SharpnessAware,))
         both = (self.retain, self.forget)
+        self._stateful, self._listed = [*map(find_stateful, both)], list[Tensor]()
         self._sharp = [side for side in both if isinstance(side, SharpnessAware)]
         self._check()
         self.skipped = 0
@@ -98,11 +89,11 @@ class PairedWrapper(Wrapper):
 
         accelerate puts sharded ones there (FSDP2, tensor parallelism).
         """
-        before, now = self._listed, parameters(self.retain)
+        before, now = self._listed, parameters(self._stateful[0])
         old, new = ([p for p in a if p not in b] for a, b in ((before, {*now}), (now, {*before})))
         if len(old) == len(new) > 0:
             replaced = dict(zip(old, new, strict=True))
-            for group in self.forget.param_groups:
+            for group in self._stateful[1].param_groups:
                 group["params"] = [replaced.get(p, p) for p in group["params"]]
         self._listed = now
 
@@ -113,6 +104,12 @@ class PairedWrapper(Wrapper):
             check_descends(side, "DualOptimizer")
         check_sides(self.retain, self.forget)
         super()._check()
+
+    def _check_constraint(self) -> None:
+        check_constraint(self.constraint, self.forget, self.scale)
+        self._fitting = constraint, _ = self.constraint, self.scale
+        self._is_lowered = constraint is not None and constraint.sense == "<="
+        self._finds_mu = constraint is not None and "auto" in constraint.state_dict()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -128,16 +125,6 @@ class PairedWrapper(Wrapper):
     def state(self) -> dict[str, Any]:
         """The states of both sides by name, those that have any."""
         return {name: base.state for name, base in self._bases.items() if base.state}
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear both gradients, and what the constraint observed while they were taken."""
-        if set_to_none:
-            gradients.clear(parameters(self.retain))
-        else:
-            super().zero_grad(set_to_none=False)
-        if self._forget_register is not None and self.constraint is not None:
-            self.constraint.discard()
-        self._forget_register = None
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Norms:

@@ -106,13 +106,20 @@ def statistics(graph: Iterable[Any]) -> list[Tensor]:
 
 
 def differentiate(
-    loss: Tensor, weight: float, backward: Backward, params: Sequence[Tensor], owner: str
+    loss: Tensor,
+    weight: float,
+    backward: Backward,
+    params: Sequence[Tensor],
+    owner: str,
+    graph: Iterable[Any],
 ) -> float | Tensor:
     """`.grad += weight * grad loss`; returns the factor, with what `backward` has put into it.
 
     The weight is a hook on the loss: `backward` receives it unscaled and owns all other scaling.
+    Weights of others in the graph are left nothing: they know of no delta and no gate.
     """
-    times: list[Tensor] = []
+    others, times = find_outside(graph, params), list[Tensor]()
+    theirs = take(others)
 
     def weigh(gradient: Tensor) -> Tensor:
         times.append(gradient.detach())
@@ -129,6 +136,7 @@ def differentiate(
             refuse_stale(owner, error)
         raise
     finally:
+        put(others, theirs)
         if handle is not None:
             handle.remove()
     moved = [p for p, version in zip(params, before, strict=True) if p._version != version]

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Objective: TypeAlias = Callable[[], Any]
 Ask: TypeAlias = Callable[[Tensor], bool]
 
-_states: dict[str, tuple[Any, dict[str, Any]]] = {}  # a generator's counter, and its state there
+_states: dict[str, tuple[Any, dict[str, Any]]] = {"numpy": (None, {})}  # by counter, a state
 _passes: dict[int, bool] = {}  # by thread, whether the pass that it runs counts
 
 
@@ -48,12 +48,12 @@ def mark_running(*, counts: bool) -> Iterator[None]:
 
 
 def is_first_pass() -> bool:
-    """Tell whether this thread runs a pass that does not count."""
+    """Return whether this thread runs a pass that does not count."""
     return _passes.get(get_ident()) is False
 
 
 def is_running() -> bool:
-    """Tell whether this thread runs a pass at all."""
+    """Return whether this thread runs a pass at all."""
     return get_ident() in _passes
 
 
@@ -114,9 +114,10 @@ class Passes:
                 f"{owner}: weight is {weight}, which would turn gradients round or end them. Did "
                 "you mean 1/K, for one of K micro-batches?"
             )
-        self._objective, self._weight, self._backward = objective, weight, backward
-        self._params, self._owner, self._pair = params, owner, pair
-        self._losses, self._statistics = list[ref[Tensor]](), list[Tensor]()
+        self._objective, self._weight, self._params = objective, weight, params
+        self._owner, self._pair, self._how = owner, pair, (backward, params, owner)
+        self._first: Callable[[], Tensor | None] = lambda: None  # the loss of the first pass
+        self._statistics = list[Tensor]()
 
     def find_direction(self, pair_sign: int) -> None:
         """`.grad` = grad L, that of a pair's loss multiplied by `pair_sign`.
@@ -124,10 +125,11 @@ class Passes:
         The pass only finds delta: nobody observes what it measures.
         """
         with mark_running(counts=False):
-            found = self._evaluate()
-            graph = gradients.walk(found.loss)
+            found = _evaluate(self._objective, self._owner, self._pair)
+            self._first, graph = ref(found.loss), gradients.walk(found.loss)
             self._statistics = gradients.statistics(graph)
-            self._differentiate(found, pair_sign if found.paired else 1.0, graph)
+            weight = pair_sign if found.paired else 1.0
+            differentiate(found.loss, weight, *self._how, graph)
 
     def accumulate(self, so_far: Register, wanted: Ask | None = None) -> Evaluation:
         """`.grad` = so_far + weight * grad L.
@@ -137,31 +139,18 @@ class Passes:
         """
         kept = [t.clone() for t in self._statistics]
         with mark_running(counts=True):
-            found = self._evaluate()
+            found = _evaluate(self._objective, self._owner, self._pair)
+            if self._first() is found.loss:
+                gradients.refuse_stale(self._owner)
             gradients.put(self._params, gradients.copy_all(so_far))
             if wanted is None or wanted(found.value):
                 graph = gradients.walk(found.loss) if self._pair else []
-                found = found._replace(times=self._differentiate(found, self._weight, graph))
+                times = differentiate(found.loss, self._weight, *self._how, graph)
+                found = found._replace(times=times)
         with torch.no_grad():
             for t, value in zip(self._statistics, kept, strict=True):
                 t.copy_(value)
         return found._replace(loss=found.loss.detach())
-
-    def _evaluate(self) -> Evaluation:
-        found = _evaluate(self._objective, self._owner, self._pair)
-        if any(each() is found.loss for each in self._losses):
-            gradients.refuse_stale(self._owner)
-        self._losses.append(ref(found.loss))
-        return found
-
-    def _differentiate(self, found: Evaluation, weight: float, graph: list[Any]) -> float | Tensor:
-        """Leave nothing on weights of others in this graph: they know of no delta and no gate."""
-        others = gradients.find_outside(graph, self._params)
-        theirs = gradients.take(others)
-        try:
-            return differentiate(found.loss, weight, self._backward, self._params, self._owner)
-        finally:
-            gradients.put(others, theirs)
 
 
 def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
@@ -201,31 +190,21 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
 
 
 def _replay_numpy(numpy: Any) -> Callable[[], object]:  # noqa: ANN401  # its `random`
-    """Return what sets NumPy's generator back, where its own counter has moved by then.
+    """Return what sets NumPy's generator back.
 
-    Its state takes longer to copy than ten layers to run, so a copy serves until the counter moves.
+    Its state takes longer to copy than ten layers to run, so a copy serves until the generator's
+    own counter moves.
     """
-    mark, (known, state) = _mark_numpy(numpy), _states.get("numpy", (None, {}))
+    generator, mark, (known, state) = numpy.mtrand._rand._bit_generator, None, _states["numpy"]
+    if type(generator).__name__ == "MT19937":  # the counter, and one of the words that it counts
+        words = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
+        mark = generator, words[624], words[0]
     if mark is None or mark != known or state["has_gauss"]:  # half a pair of draws moves nothing
         state = numpy.get_state(legacy=False)
         if "key" in state["state"]:  # of the usual generator: a list is set twenty times faster
             state["state"]["key"] = state["state"]["key"].tolist()
         _states["numpy"] = mark, state
-
-    def restore() -> None:
-        if mark is None or state["has_gauss"] or _mark_numpy(numpy) != mark:
-            numpy.set_state(state)
-
-    return restore
-
-
-def _mark_numpy(numpy: Any) -> tuple[Any, ...] | None:  # noqa: ANN401
-    """Return the counter of NumPy's usual generator, and one of the words that it counts."""
-    generator = numpy.mtrand._rand._bit_generator
-    if type(generator).__name__ != "MT19937":
-        return None
-    words = (ctypes.c_uint32 * 625).from_address(generator.ctypes.state_address)
-    return generator, words[624], words[0]
+    return partial(numpy.set_state, state)
 
 
 def make_replay(tensors: list[Tensor]) -> Callable[[], object]:

@@ -59,7 +59,7 @@ class Wrapper(Optimizer):
 
     def _check(self) -> None:
         """Raise if what is wrapped cannot be stepped here; remember its groups."""
-        self._checked = gradients.group_signature(*self._bases.values())
+        self._checked = gradients.group_signature(*map(find_stateful, self._bases.values()))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
@@ -67,6 +67,7 @@ class Wrapper(Optimizer):
         group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
         for base in self._bases.values():
             base.add_param_group(dict(group))
+        self._check()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
@@ -86,7 +87,7 @@ class Wrapper(Optimizer):
             getattr(base, "eval", lambda: None)()
 
     def _awaits_step(self) -> bool:
-        """Tell whether a backward has run whose gradients `step` has not used yet."""
+        """Return whether a backward has run whose gradients `step` has not used yet."""
         raise NotImplementedError
 
     def _state_dict(self) -> dict[str, Any]:
