@@ -48,7 +48,7 @@ def call_measure(measure: Callable[..., object] | None, args: Sequence[Any], kwa
 
 
 def _can_take(function: Callable[..., object], args: Sequence[Any], kwargs: Any) -> bool:  # noqa: ANN401
-    """Tell whether a function can be called so, as far as its signature tells."""
+    """Return whether a function can be called so, as far as its signature tells."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError:

@@ -75,12 +75,12 @@ def choose(which: Mask, yes: Number, no: Number) -> Number:
 
 
 def any_of(which: Mask) -> bool:
-    """Tell whether it holds for any entry."""
+    """Return whether it holds for any entry."""
     return bool(which.any()) if isinstance(which, Tensor) else which
 
 
 def is_finite(value: Number) -> bool:
-    """Tell whether every entry is finite."""
+    """Return whether every entry is finite."""
     return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
 
 

@@ -89,7 +89,7 @@ def _fill(number: Number, observation: Observation, size: torch.Size) -> Tensor:
 
 
 def is_distributed() -> bool:
-    """Tell whether there is another rank to agree with."""
+    """Return whether there is another rank to agree with."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 

@@ -105,7 +105,7 @@ class Rule:
         return False
 
     def is_limiting(self, multiplier: Number) -> bool:
-        """Tell whether some stored multiplier is at a limit of this rule."""
+        """Return whether some stored multiplier is at a limit of this rule."""
         return False
 
 

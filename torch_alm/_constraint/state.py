@@ -93,7 +93,7 @@ class Stall(Stateful):
 
     @property
     def is_stalled(self) -> bool:
-        """Tell whether the latest stretch of some entry made no progress."""
+        """Return whether the latest stretch of some entry made no progress."""
         return numbers.any_of(self.limit > 0)
 
     def watch(
@@ -124,7 +124,7 @@ class Stall(Stateful):
 
 
 class State(Stateful):
-    """All that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
+    """Everything that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
 
     A step makes another state of it, so that one that fails has changed nothing.
 
@@ -162,11 +162,11 @@ class State(Stateful):
         self.stall = Stall()
 
     def is_waiting(self, rules: Sequence[Rule]) -> bool:
-        """Tell whether some rule has mu act as 0 now, and nothing updated."""
+        """Return whether some rule has mu act as 0 now, and nothing updated."""
         return any(rule.is_waiting(self.steps) for rule in rules)
 
     def is_limited(self, rules: Sequence[Rule]) -> bool:
-        """Tell whether some entry is at the limit of a rule."""
+        """Return whether some entry is at the limit of a rule."""
         return any(rule.is_limiting(self.multiplier) for rule in rules)
 
     def filter_violation(self, by: Filter, reading: Reading, risen: Number) -> Number:
