@@ -95,8 +95,9 @@ def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
             vars(twin)[name] = _copied(value, memo)
-        elif not name.endswith("_hooks"):  # nor may those who watch this one see its copy
-            vars(twin)[name] = copy.deepcopy(value, memo)
+        else:  # without those who watch this one
+            is_kept = not name.endswith("_hooks")
+            vars(twin)[name] = copy.deepcopy(value, memo) if is_kept else type(value)()
     return twin
 
 
