@@ -124,7 +124,7 @@ class Stall(Stateful):
 
 
 class State(Stateful):
-    """Everything that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
+    """The memory of a constraint: floats, or float64 tensors with one entry per multiplier.
 
     A step makes another state of it, so that one that fails has changed nothing.
 
