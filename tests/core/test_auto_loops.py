@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 from torch.utils.checkpoint import checkpoint
 
 from tests.core.optimizers import SKIPPED, of_torch, variants
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm._optim.steps import KNOWN, response
+from torch_alm._optim.steps import KNOWN, preconditioner, response
 
 WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
@@ -202,6 +202,26 @@ SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
     "cosine": lambda o: CosineAnnealingLR(o, STEPS),
     "one cycle": lambda o: OneCycleLR(o, max_lr=0.05, total_steps=STEPS),
 }
+
+
+@pytest.mark.parametrize(
+    ("make", "taken"),
+    [(lambda p: Adagrad(p, lr=0.01, lr_decay=0.1), 0),
+     (lambda p: RMSprop(p, lr=0.01, centered=True), 600)],
+    ids=["a sum that is 0 so far", "centered"],
+)  # fmt: skip
+def test_what_divides_a_step_is_read_as_it_will_be(make: Any, taken: int) -> None:
+    """Gradients between 0.9 and 1.1 of their mean."""
+    theta, mean = torch.zeros(2, dtype=WIDE, requires_grad=True), torch.tensor([3.0, -0.2])
+    optimizer = make([theta])
+    for step in range(taken + 1):
+        before, theta.grad = theta.detach().clone(), (1 + 0.1 * (-1) ** step) * mean.double()
+        if step == taken:
+            group, state = optimizer.param_groups[0], optimizer.state[theta]
+            rate, root = preconditioner(group, state, theta.grad)
+        optimizer.step()
+    found = (before - theta.detach()) / theta.grad
+    torch.testing.assert_close(found, rate / root, rtol=0.03, atol=0)
 
 
 def to_a_sum() -> tuple[list[float], Any, Any, float, float]:

@@ -74,7 +74,7 @@ def rate_of_step(optimizer: Optimizer, gradient: Gradient, change: float) -> flo
             ) from error
         if seen and seen[-1][1] > 0 and found > 0:
             power = math.log(found / seen[-1][1]) / math.log(rate / seen[-1][0])
-        if abs(found - change) <= CLOSE * change and power > FLAT:
+        if abs(found - change) <= CLOSE * change:
             return rate * (change / found) ** (1 / power)
         seen.append((rate, found))
         if not 0 <= found < math.inf or power < FLAT:
@@ -90,15 +90,14 @@ def rate_of_step(optimizer: Optimizer, gradient: Gradient, change: float) -> flo
 
 
 def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
-    """Copy an optimizer with what its class keeps beside the state, which torch's copies lack."""
+    """Copy an optimizer with what its class keeps beside the state, which torch does not copy."""
     twin = memo[id(optimizer)] = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
             vars(twin)[name] = _copied(value, memo)
-        elif name.endswith("_hooks"):
-            vars(twin)[name] = type(value)()
-        elif name != "step":  # which a scheduler has put there
-            vars(twin)[name] = copy.deepcopy(value, memo)
+        else:  # without those who watch this one
+            is_kept = not name.endswith("_hooks")
+            vars(twin)[name] = copy.deepcopy(value, memo) if is_kept else type(value)()
     return twin
 
 
