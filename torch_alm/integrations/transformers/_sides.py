@@ -20,7 +20,7 @@ FORGET = "the forget side"  # its name among the sets to evaluate, which are pre
 
 
 def split_pairs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a Trainer with the sides of their pairs as two data sets."""
+    """Return arguments of a Trainer with the sides of pairs as two data sets."""
     pairs = given.get("train_dataset")
     if not isinstance(pairs, PairedDataset):
         return {**given}
@@ -87,7 +87,7 @@ def require_collator(trainer: Trainer, *, is_paired: bool) -> None:
 
 
 def sets_of(evaluated: Any) -> Mapping[str, Any]:
-    """Data sets to evaluate, each with a name."""
+    """Return the data sets to evaluate, each with a name."""
     if evaluated is None:
         return {}
     if isinstance(evaluated, PairedDataset):
@@ -102,7 +102,7 @@ class CountingCollator:
         self.owner, self.collate = owner, collate
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        """The batch; one of rows that are packed or flattened has positions that begin again."""
+        """Make the batch; in packed or flattened rows positions begin again."""
         batch = self.collate(rows)
         if "forget" in rows[0] and "input_ids" in batch["forget"]:
             ids, positions = (batch["forget"].get(key) for key in ("input_ids", "position_ids"))
