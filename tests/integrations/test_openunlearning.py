@@ -139,19 +139,17 @@ def test_a_configuration_becomes_a_trainer_that_stops_once_released(
         evaluators=None,
         template_args={},
         tokenizer=None,
-        alpha=-1.0,
+        args={"num_train_epochs": 16},
+        alpha=2.6,
         mu=0.5,
-        constraint={
-            "filter": {"Mean": {"window": 3}},
-            "rules": [{"Leak": {"share": 0.5}}],
-            "multiplier": 3.0,
-        },
+        constraint={"filter": {"Mean": {"window": 3}}, "rules": [{"Leak": {"share": 0.5}}]},
         stop_when_released=2,
     )
     trainer.train()
     assert trainer.constraint.filter == Mean(3) and trainer.constraint.mu == 0.5
     assert trainer.constraint.rules == (Leak(0.5),)
-    assert trainer.state.global_step == 3  # pushed once, then released twice
+    assert trainer.constraint.metrics()["status"] == "released"
+    assert trainer.state.global_step < trainer.state.max_steps
 
 
 class Started(TrainerCallback):

@@ -114,13 +114,12 @@ def test_a_trainer_with_a_tokenizer_needs_no_collator(tmp_path: Path) -> None:
 
 def test_data_that_make_no_pairs_are_refused_before_a_step(tmp_path: Path) -> None:
     rows = toy.rows(4, 1)
-    padded = [{**row, "labels": row["input_ids"]} for row in (dict(r) for r in rows)]
-    for row in padded:
-        row["attention_mask"] = [1] * (len(row["labels"]) - 1) + [0]
+    masks = [[1] * (len(row["labels"]) - 1) + [0] for row in rows]
+    padded = [{**row, "attention_mask": mask} for row, mask in zip(rows, masks, strict=True)]
     for told, given in {
-        "is a list, of which nothing makes pairs": {"train_dataset": rows},
-        "is a dict, .*`PairedDataset": {"train_dataset": {"forget": rows, "retain": rows}},
-        "no tokenizer, .* `processing_class=tokenizer`": {"processing_class": None},
+        r"of pairs .*\(a list\).* `PairedDataset": {"train_dataset": rows},
+        r"of pairs .*\(a dict\)": {"train_dataset": {"forget": rows, "retain": rows}},
+        "of pairs .* `processing_class=tokenizer`": {"processing_class": None},
         "2 labels of a forget .* -100": {"train_dataset": PairedDataset(padded, toy.rows(4, 2))},
     }.items():
         given = {"data_collator": None, "processing_class": tokenizer(), **given}

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
 
 
 def complete_overrides(overrides: list[str]) -> list[str]:
-    """The overrides with our configurations, our trainer and OpenUnlearning's unlearning mode."""
+    """Add our configurations, our trainer and the unlearning mode to the overrides."""
     given = [o.removeprefix(SEARCH_PATH) for o in overrides if o.startswith(SEARCH_PATH)]
     theirs = [path.strip("[]") for path in given]
     ours = [f"{SEARCH_PATH}[{','.join([CONFIGS, *theirs])}]"]

@@ -12,7 +12,7 @@ from torch_alm.integrations.transformers import ConstraintCallback
 
 
 def constrain(kind: type[Trainer]) -> type[Trainer]:
-    """A trainer of OpenUnlearning, under its own name, that takes a `constraint`."""
+    """Make a trainer of OpenUnlearning, of the same name, that takes a `constraint`."""
     return type(kind.__name__, (ControlledTrainer, kind), {})
 
 
@@ -46,7 +46,7 @@ class ControlledTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Theirs, with the weight of the moment."""
+        """Compute their loss with the weight that this step has so far."""
         if self.constraint is not None and self.constraint.measure is not None and model.training:
             with torch.no_grad():
                 self.constraint.observe(self.constraint.measure(model, inputs["forget"]))

@@ -80,7 +80,7 @@ def _make_named(module: Any, given: Mapping[str, Mapping[str, Any]]) -> list[Any
 
 
 def from_settings(owner: str, settings: Mapping[str, Any]) -> ALMConstraint:
-    """The constraint that a configuration describes; `alpha` is required."""
+    """Make the constraint that a configuration describes; `alpha` is required."""
     given: dict[str, Any] = {"measure": "token_nll", "mu": 1e-3, **settings}
     known = [name for name in measures.__all__ if is_of_a_batch(getattr(measures, name))]
     if given["measure"] not in known:
@@ -97,6 +97,6 @@ def from_settings(owner: str, settings: Mapping[str, Any]) -> ALMConstraint:
 
 
 def is_of_a_batch(measure: Any) -> bool:
-    """Tell whether a model and a batch are all that it needs."""
+    """Return whether a model and a batch are all that a measure needs."""
     parameters = signature(measure).parameters.values()
     return [p.name for p in parameters if p.default is Parameter.empty] == ["model", "batch"]

@@ -57,7 +57,7 @@ class ALMTrainer(PairedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The Lagrangian of a training pair; else see `PairedTrainer`."""
+        """Compute the Lagrangian of a training pair; else see `PairedTrainer`."""
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         require_pair(self, inputs)
@@ -68,7 +68,7 @@ class ALMTrainer(PairedTrainer):
         return (loss, {}) if return_outputs else loss
 
     def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
-        """Observe the forget batch and give its penalty; with an index that of its rows, summed."""
+        """Observe the forget batch and return its penalty; with an index the sum over its rows."""
         return self.constraint(model, batch, index=index)
 
     def _index_of(self, inputs: Mapping[str, Any]) -> Any:

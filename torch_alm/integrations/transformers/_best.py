@@ -1,4 +1,4 @@
-"""The best checkpoint is one that meets the constraint."""
+"""Choose the best checkpoint among those that meet the constraint, and warn if none does."""
 
 import math
 import warnings
@@ -11,7 +11,7 @@ MET = ("released", "satisfied", "never_active")
 
 
 def wants_best(args: TrainingArguments) -> bool:
-    """Tell whether a metric chooses a best checkpoint."""
+    """Return whether a metric chooses a best checkpoint."""
     return args.load_best_model_at_end or args.save_strategy == "best"
 
 

@@ -49,7 +49,7 @@ class LoggingCallback(TrainerCallback):
         self._model = None if model is None else weakref.ref(model)
 
     def add_to(self, trainer: Trainer) -> None:
-        """Make it the first of a Trainer's callbacks: the others then see what it logs."""
+        """Put it before a Trainer's other callbacks, which then see what it logs."""
         others = [c for c in trainer.callback_handler.callbacks if c is not self]
         trainer.callback_handler.callbacks = [self, *others]
 
@@ -64,7 +64,7 @@ class LoggingCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, *_: Any, logs: Logs | None = None, **__: Any
     ) -> None:
-        """Numbers for TensorBoard and the like; in `trainer_state.json` the status beside them."""
+        """Log numbers, for TensorBoard and others; the status goes to `trainer_state.json` only."""
         if logs is None or "loss" not in logs:
             return
         added: dict[str, float] = {}
@@ -133,13 +133,13 @@ class SteppingCallback(LoggingCallback):
         self._write(state.stateful_callbacks)  # type: ignore[arg-type]
 
     def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Leave the optimizer."""
+        """Detach the constraint from the optimizer."""
         if self._attachment is not None:
             self._attachment.remove()
             self._attachment = None
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Forget what an evaluation has measured: no step of the optimizer follows from it."""
+        """Discard what an evaluation has measured."""
         self.constraint.discard()
 
     def _write(self, states: dict[str, Any]) -> None:
@@ -197,7 +197,7 @@ class ConstraintCallback(SteppingCallback):
     _trainer: Trainer | None = None
 
     def add_to(self, trainer: Trainer) -> None:
-        """Make it the first of a Trainer's callbacks, and the judge of its best checkpoint."""
+        """Put it before a Trainer's other callbacks, and let it choose the best checkpoint."""
         super().add_to(trainer)
         if self._trainer is not trainer:
             choose_where(trainer, lambda _: self.constraint.metrics()["status"] in MET)
@@ -229,19 +229,19 @@ class ConstraintCallback(SteppingCallback):
 
 
 def scale_of(optimizer: Any) -> float:
-    """A GradScaler's scale, which falls where it skips; accelerate misses that of a fused AdamW."""
+    """Return a GradScaler's scale, which falls with a skipped step; fused AdamW has no flag."""
     scaler = getattr(optimizer, "scaler", None)
     return 1.0 if scaler is None else scaler.get_scale()
 
 
 def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:
-    """Tell whether some mu is `"auto"`."""
+    """Return whether some mu is `"auto"`."""
     members = constraint.values() if isinstance(constraint, ConstraintGroup) else [constraint]
     return any("auto" in member.state_dict() for member in members)
 
 
 def to_json(state: Any) -> Any:
-    """A state of plain containers in what JSON has; a tensor with its type."""
+    """Return a state as JSON holds it: a tensor is a list beside its dtype."""
     if isinstance(state, Tensor):
         return {"tensor": state.tolist(), "dtype": str(state.dtype).removeprefix("torch.")}
     if isinstance(state, dict):
@@ -250,7 +250,7 @@ def to_json(state: Any) -> Any:
 
 
 def from_json(state: Any) -> Any:
-    """The state that `to_json` was given."""
+    """Return the state that `to_json` was given."""
     if isinstance(state, list):
         return [from_json(value) for value in state]
     if not isinstance(state, dict):

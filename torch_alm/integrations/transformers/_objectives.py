@@ -67,11 +67,11 @@ class ObjectiveTrainer(Trainer):
 
     @property
     def _optimizer(self) -> Any:
-        """The optimizer that takes the gradients; `create_optimizer` has seen to it."""
+        """The optimizer that takes the gradients, without accelerate's wrapper."""
         return unwrap_optimizer(self.optimizer)
 
     def _prepare_pass(self, model: nn.Module, inputs: Any) -> Any:
-        """The model, and a schedule-free optimizer, set to train; the batch where the model is."""
+        """Set model and optimizer to train; return the batch on the model's device."""
         model.train()
         if callable(train := getattr(self.optimizer, "train", None)):
             train()
@@ -84,7 +84,7 @@ class ObjectiveTrainer(Trainer):
         return found.mean() if isinstance(found, Tensor) else found
 
     def _backward(self, loss: Tensor) -> None:
-        """The accelerator's, without its division: shares of micro-batches are given already."""
+        """Call the accelerator's `backward`, whose division is undone; the loss is a share."""
         self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
 
 
@@ -115,7 +115,7 @@ def refuse_optimizers(trainer: Trainer) -> None:
 
 
 def unwrap_optimizer(optimizer: Any) -> Optimizer | None:
-    """The optimizer that accelerate may have wrapped; its wrapper has no `backward`."""
+    """Return the optimizer without accelerate's wrapper, which has no `backward`."""
     while optimizer is not None and type(optimizer).__module__.startswith("accelerate"):
         optimizer = optimizer.optimizer
     return optimizer

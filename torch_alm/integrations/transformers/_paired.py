@@ -67,7 +67,7 @@ class PairedTrainer(Trainer):
         return loader
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """The loss of the Trainer behind this one, which is lowered."""
+        """Compute the loss of the Trainer behind this one, which is lowered."""
         return self._own_loss(model, batch)
 
     def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ class PairedTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The retain loss of a pair; of a single batch its own, or the measure of a forget set.
+        """Compute the retain loss of a pair; of a batch its own, or the measure of a forget set.
 
         A set is a forget set if it is evaluated as one: `eval_dataset={"forget": ..., ...}`, or
         `evaluate(..., metric_key_prefix="forget")`.
@@ -143,7 +143,7 @@ class PairedTrainer(Trainer):
         return outcome
 
     def _control_logs(self) -> dict[str, float]:
-        """A mean over the steps since the last log; the callback adds those of the constraint."""
+        """Average the retain loss since the last log; the callback adds the rest."""
         if not self._retain_losses:
             return {}
         mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
@@ -151,9 +151,9 @@ class PairedTrainer(Trainer):
         return {"retain_loss": mean.item()}
 
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
-        """By the measure of the forget set, where one was evaluated; else by the last step's.
+        """Return whether the forget set meets the constraint; without one, the last step.
 
-        Of a vector, whose mean says nothing of its entries, by the last step's.
+        Of a vector, whose mean says nothing of its entries, the last step decides.
         """
         told = (self.constraint.multiplier, self.constraint.alpha)
         if any(isinstance(number, Tensor) for number in told):
@@ -177,7 +177,7 @@ class PairedTrainer(Trainer):
 
 
 def is_pair(inputs: Mapping[str, Any]) -> bool:
-    """Tell whether this is a batch to forget with one to keep."""
+    """Return whether this is a batch to forget with one to keep."""
     return all(side in inputs for side in SIDES)
 
 

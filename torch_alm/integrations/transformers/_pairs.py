@@ -82,7 +82,7 @@ class PairedDataset(Dataset[Pair]):
 
     @property
     def sides(self) -> dict[str, Sequence[Row]]:
-        """All rows of each side, as an evaluation takes them."""
+        """All rows of each side, for an evaluation."""
         return {"forget": self.forget, "retain": self.retain}
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class PairedDataset(Dataset[Pair]):
         return len(self.forget)
 
     def __getitem__(self, index: int) -> Pair:
-        """The forget row at `index`, and a retain row."""
+        """Return the forget row at `index`, and a retain row."""
         draw = random.Random(f"{self.seed} {self.epoch} {index}")
         return {
             "forget": self.forget[index],
@@ -122,7 +122,7 @@ class PairedCollator:
         self.collate = tokenizer if is_function else partial(pad_rows, pad=pad_id(tokenizer))
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        """The batch."""
+        """Make the batch."""
         if "forget" not in rows[0]:
             return self.collate(rows)
         sides = {side: self.collate([row[side] for row in rows]) for side in ("forget", "retain")}
@@ -132,7 +132,7 @@ class PairedCollator:
 
 
 def pad_rows(rows: Sequence[Any], pad: int) -> dict[str, Any]:
-    """One batch of rows of tokens, with all their columns."""
+    """Make one batch of rows of tokens, with all their columns."""
     batch: dict[str, Any] = {**collate(rows, pad)}
     for name in {name: None for row in rows for name in row}:
         if name in ("input_ids", "labels", ASKED):
@@ -145,7 +145,7 @@ def pad_rows(rows: Sequence[Any], pad: int) -> dict[str, Any]:
 
 
 def stack_column(name: str, rows: Sequence[Any], longest: int) -> Tensor:
-    """One column: (B,) of numbers, or (B, T) of numbers per token."""
+    """Make one column: (B,) of numbers, or (B, T) of numbers per token."""
     values = [row.get(name) for row in rows]
     if all(isinstance(value, bool | int | float) for value in values):
         return torch.tensor(values)

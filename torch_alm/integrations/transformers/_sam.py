@@ -36,7 +36,7 @@ class SAMTrainer(ObjectiveTrainer):
         super().__init__(*args, **kwargs)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The optimizer of the Trainer behind it, inside `SAM`."""
+        """Make the optimizer of the Trainer behind it, and wrap it in `SAM`."""
         base = super().create_optimizer(*args, **kwargs)
         if not isinstance(unwrap_optimizer(base), SAM):
             self.optimizer = SAM(base, self.rho, **self._sam)
@@ -46,7 +46,7 @@ class SAMTrainer(ObjectiveTrainer):
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """Both passes of one micro-batch; returns its share in the step's loss."""
+        """Take both passes of a micro-batch; return its share in the step's loss."""
         inputs = self._prepare_pass(model, inputs)
         share = 1.0 if self._is_normalised(num_items_in_batch) else 1.0 / self._parts
 
@@ -58,7 +58,7 @@ class SAMTrainer(ObjectiveTrainer):
         return self._optimizer.backward(objective, weight=share) * share
 
     def _is_normalised(self, num_items_in_batch: Any) -> bool:
-        """Tell whether the loss is divided by the items of all the step's micro-batches already."""
+        """Return whether the loss is divided by the items of all micro-batches already."""
         told = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5
         by_model = num_items_in_batch is not None and self.model_accepts_loss_kwargs
         by_function = getattr(self, "compute_loss_func", None) is not None  # since 4.46

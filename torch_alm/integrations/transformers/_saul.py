@@ -24,7 +24,7 @@ SCHEDULE = "scheduler.pt"
 
 
 class _ResumeCheck(LoggingCallback):
-    """A callback that refuses to go on without the constraint's state."""
+    """A callback that raises if a resumed run has not read the constraint's state."""
 
     def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **given: Any) -> None:
         """Look whether the Trainer has read the optimizer of a checkpoint; by now it has."""
@@ -126,7 +126,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
             self._shard, self.accelerator.prepare = self.accelerator.prepare, self._prepare
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Two of the optimizers that the Trainer behind it would have made, joined."""
+        """Make two of the optimizers that the Trainer behind it would make, and join them."""
         given = unwrap_optimizer(self.optimizer)
         if given is None:
             self.optimizer = self._join(*args, **kwargs)
@@ -186,7 +186,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """Both gradients of one micro-batch; returns its share in the step's retain loss."""
+        """Take both gradients of a micro-batch; return its share in the step's retain loss."""
         inputs = self._prepare_pass(model, inputs)
         require_pair(self, inputs)
         losses = self._optimizer.backward(
@@ -199,7 +199,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         return losses.retain / self._parts
 
     def _clip(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Tensor:
-        """Each side on its own; returns the retain side's norm, as the Trainer logs it."""
+        """Clip each side on its own; return the retain side's norm, which the Trainer logs."""
         norms = self._optimizer.clip_grad_norm_(max_norm)
         self._forget_norm = norms.forget
         return norms.retain

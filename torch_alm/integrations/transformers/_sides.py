@@ -20,7 +20,7 @@ FORGET = "the forget side"  # its name among the sets to evaluate, which are pre
 
 
 def split_pairs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a Trainer with the sides of their pairs as two data sets."""
+    """Return arguments of a Trainer with the sides of pairs as two data sets."""
     pairs = given.get("train_dataset")
     if not isinstance(pairs, PairedDataset):
         return {**given}
@@ -71,23 +71,19 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
 
 def require_collator(trainer: Trainer, *, is_paired: bool) -> None:
     """Raise if there are rows and nothing that makes batches of pairs of them."""
-    owner, rows, collator = type(trainer).__name__, trainer.train_dataset, trainer.data_collator
-    if is_paired and collator is default_data_collator:
+    rows, collator = trainer.train_dataset, trainer.data_collator
+    is_single = type(collator) is DataCollatorWithPadding or isinstance(rows, Mapping)
+    is_single = (is_single and not is_paired) or collator is default_data_collator
+    if is_single and rows is not None:
         raise ValueError(
-            f"{owner}: there is no tokenizer, so that rows of different lengths make no batch. Did "
-            "you mean `processing_class=tokenizer`, or `data_collator=PairedCollator(...)`?"
-        )
-    is_usual = collator is default_data_collator or type(collator) is DataCollatorWithPadding
-    if not is_paired and rows is not None and (is_usual or isinstance(rows, Mapping)):
-        raise ValueError(
-            f"{owner}: the `train_dataset` is a {type(rows).__name__}, of which nothing makes "
-            "pairs, so that nothing would be forgotten. Did you mean "
-            "`PairedDataset(forget=rows, retain=others)`?"
+            f"{type(trainer).__name__}: nothing makes batches of pairs of the `train_dataset` (a "
+            f"{type(rows).__name__}). Did you mean `PairedDataset(forget=rows, retain=others)` and "
+            "`processing_class=tokenizer`?"
         )
 
 
 def sets_of(evaluated: Any) -> Mapping[str, Any]:
-    """Data sets to evaluate, each with a name."""
+    """Return the data sets to evaluate, each with a name."""
     if evaluated is None:
         return {}
     if isinstance(evaluated, PairedDataset):
@@ -102,7 +98,7 @@ class CountingCollator:
         self.owner, self.collate = owner, collate
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        """The batch; one of rows that are packed or flattened has positions that begin again."""
+        """Make the batch; in packed or flattened rows positions begin again."""
         batch = self.collate(rows)
         if "forget" in rows[0] and "input_ids" in batch["forget"]:
             ids, positions = (batch["forget"].get(key) for key in ("input_ids", "position_ids"))

@@ -138,18 +138,18 @@ class AskingCallback(TrainerCallback):
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: TrainerState, *_: Any, logs: Any = None, **__: Any) -> None:
-        """Tell how many were said when they were asked last."""
+        """Log how many rows were said when they were asked last."""
         if self._found is not None and "loss" in (logs or {}):
             logs["asked/said"] = state.log_history[-1]["asked/said"] = self._found
 
 
 def contains(text: str, words: str) -> bool:
-    """Tell whether a text has these words in it."""
+    """Return whether a text has these words in it."""
     return bool(words) and words.casefold() in text.casefold()
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Tell whether a forward pass of the training is noisy."""
+    """Return whether a forward pass of the training has dropout."""
     shares = [getattr(m, key, 0) for m in model.modules() for key in ("p", "attention_dropout")]
     return any(isinstance(share, float) and share > 0 for share in shares)
 
