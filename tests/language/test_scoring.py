@@ -274,6 +274,23 @@ def test_a_text_is_known_where_greedy_decoding_says_it_in_any_tokens(
         assert max(bounds) > 0.9
 
 
+def test_a_check_costs_at_most_twice_what_one_spelling_does(
+    spelt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of texts that nobody knows; greedy decoding is followed beyond that, if it says them."""
+    model, tokenizer = spelt
+    monkeypatch.setattr("torch_alm.language._strings.ROWS_PER_BATCH", 0)
+    rows = [{"input_ids": [i, 5, 3, 1, 3], "labels": [-100, 5, 3, 1, 3]} for i in range(8)]
+    seen = list[int]()
+    model.register_forward_hook(lambda _, __, found: seen.append(len(found.logits)))
+    usual = losses(model, rows, 0)
+    seen.clear()
+    found = string_scores(model, tokenizer, rows, 1.0, tolerance=1e-9)
+    assert 8 < sum(seen) <= 16 and not any(score.exact_match for score in found)
+    gains = [loss - score.loss for score, loss in zip(found, usual, strict=True)]
+    assert min(gains) >= -1e-9 and max(gains) > 0
+
+
 def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(
     spelt: Any, model: Any
 ) -> None:

@@ -117,7 +117,8 @@ def string_scores(
     left = max(ROWS_PER_BATCH, math.ceil(min(most * len(rows), 2**31)))
     while wanting := [r for own in runs for r in own if r.share(enough) > tolerance]:
         wanting.sort(key=lambda run: -run.share(enough))
-        chosen = [run for run in wanting[:left] if run.turns(room)]
+        greedy = [run for run in wanting if run.share(enough) == math.inf]
+        chosen = [run for run in (greedy or wanting)[:left] if run.turns(room)]
         walk([run.row for run in chosen], [[run] for run in chosen])
         left -= len(chosen)
         if left <= 0:  # greedy decoding is followed to its end in any case

@@ -200,7 +200,7 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
             reading.exact_match,
             *found,
             words=1.0 if found.said else spoken,
-            tokens=reading.tokens,
+            tokens=[*reading.tokens],
         )
         answers.append(answer)
     return answers

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
@@ -26,7 +26,7 @@ class Answer:
     verbatim: bool
     said: bool  # whether it counts as said: see `asking.compare_answer`
     words: float  # share of the words that tell something that are said
-    tokens: Sequence[int] = ()  # of what it says, behind those that it is asked with
+    tokens: list[int] = field(default_factory=list[int])  # of what it says
 
 
 @dataclass(frozen=True)
