@@ -19,10 +19,11 @@ PAGES = {
     "benchmarks/README.md": "benchmarks.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 LINK = re.compile(r"\[([^][]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 PICTURE = re.compile(
-    r'<picture>.*?docs/(images/\w+)-light\.svg" alt="([^"]*)".*?</picture>', re.DOTALL
+    r'<picture>.*?docs/(images/[\w-]+?)-light\.svg" alt="([^"]*)".*?</picture>', re.DOTALL
 )
 
 

@@ -72,9 +72,9 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
 
 
 def lines(block: str, sign: str) -> str:
-    """One side of a difference."""
+    """One side of a difference; what it imports is among the names that it is given."""
     kept = [line[2:] for line in block.splitlines() if line[:1] in ("", " ", sign)]
-    return "\n".join(kept)
+    return "\n".join(line for line in kept if not line.startswith("from "))
 
 
 def run(block: str, sign: str, constraint: Callable[..., ALMConstraint]) -> Mapping[str, Tensor]:

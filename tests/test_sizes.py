@@ -42,15 +42,15 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_680, 1_600),
     "lines of the command": (package(*COMMAND), 4_430, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 13_780, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_980, 6_500),
+    "lines of benchmarks": (lines("benchmarks"), 6_990, 6_500),
     "lines of tests": (lines("tests"), 22_980, 20_000),
-    "lines of Python in docs": (lines("docs"), 490, 500),
-    "words of docs": (words("docs"), 16_000, 16_000),
-    "words of README": (words("README.md"), 450, 450),
+    "lines of Python in docs": (lines("docs"), 550, 550),
+    "words of docs": (words("docs"), 18_000, 18_000),
+    "words of README": (words("README.md"), 750, 750),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 432, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_620, 5_000),
+    "files": (len(tree()), 439, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_800, 5_000),
 }
 
 

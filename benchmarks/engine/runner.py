@@ -108,6 +108,7 @@ def unlearn(
         unit="step",
         position=1,
         leave=False,
+        disable=None,  # in a log a line per run is enough
     )
     for step, (retain, forget) in enumerate(steps, 1):
         method.step(retain, forget)

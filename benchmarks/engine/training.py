@@ -50,7 +50,7 @@ def train_to_memorisation(
     )
     reached, epoch = 0.0, 0
     model.train()
-    with tqdm(total=schedule.epochs * steps, desc=label) as bar:
+    with tqdm(total=schedule.epochs * steps, desc=label, disable=None) as bar:
         while epoch < schedule.epochs and reached < 1.0:
             right = 0
             for batch in _batches(rows, schedule.batch_size, pad_id, random):

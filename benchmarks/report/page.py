@@ -12,6 +12,8 @@ from benchmarks.report.tables import Column, markdown, name_of, sort_methods, ta
 ALLOWED = 0.01
 """The share of the original model's utility that the retain side alone may lose."""
 
+COLUMNS = 100
+"""Of a terminal: a wider table is printed in parts."""
 
 LEGEND = (
     "What the columns mean stands in the repository's `docs/metrics.md`. *pushed*: the share of "
@@ -39,13 +41,14 @@ class Layout:
 def publish(folder: ResultsFolder, layout: Layout) -> None:
     """Print the table of a folder; write its report and figures beside the results."""
     rows = folder.rows()
-    shown = markdown(table(rows, layout.columns))
+    frame = table(rows, layout.columns)
     said = describe_control(rows, layout.utility)
-    write_text(folder.path / "report.md", format_report(folder, [shown, said]))
+    write_text(folder.path / "report.md", format_report(folder, [markdown(frame), said]))
     traces = {method: folder.read("traces", method, seed) for method, seed in seeds(rows).items()}
     seen = {method: trace for method, trace in traces.items() if trace}
     figures.plot_training(seen, folder.path / "training.png", layout.panels)
     figures.plot_tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
+    shown = frame.to_string(line_width=COLUMNS)
     print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
 
 

@@ -60,9 +60,10 @@ def test_publishing_writes_the_table_and_figures(
         folder.write("traces", run["method"], run["seed"], steps if "+" in run["method"] else [])
         folder.append(run)
     page.publish(folder, LAYOUT)
-    assert "| SAUL " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "\nSAUL " in printed and max(map(len, printed.splitlines()[:-1])) <= page.COLUMNS
     text = (tmp_path / "report.md").read_text()
-    assert "- SAUL: read so and so." in text
+    assert "| SAUL " in text and "- SAUL: read so and so." in text
     for name in ("training", "tradeoff"):
         assert imread(tmp_path / f"{name}.png").std() > 0.01
 

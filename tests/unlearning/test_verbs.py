@@ -295,6 +295,12 @@ def test_a_stopped_run_goes_on_and_an_error_puts_the_model_back(
         resume(evaluate(own, tokenizer, FORGET, RETAIN, quiet=True))
 
 
+def test_a_goal_beyond_a_guess_is_warned_of(own: Any, tokenizer: Any, caplog: Any) -> None:
+    unlearn(own, tokenizer, FORGET, RETAIN, **{**SHORT, "alpha": 400.0})
+    (warned,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert "400.00 nats" in warned.message and "Did you mean" in warned.message
+
+
 def test_an_attack_returns_the_model_bit_for_bit(own: Any, tokenizer: Any) -> None:
     before, how = state(own), mode(own)
     outcome = attack(own, tokenizer, FORGET, RETAIN, relearn_steps=2, quiet=True)

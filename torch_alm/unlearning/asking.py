@@ -43,7 +43,7 @@ def measure(
     sets = {n: rows[n] if n == "forget" else rows[n][:most] for n in names if rows[n]}
     spare = (SPARE_TOKENS,) if whole else TWICE
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
-    total, hidden = sum(map(len, sets.values())), loaded.given.quiet
+    total, hidden = sum(map(len, sets.values())), loaded.given.quiet or None
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
         answers = {name: _read_set(loaded, sets[name], shown.update, spare) for name in sets}
     numbers = {name: Numbers.from_answers(found) for name, found in answers.items()}

@@ -75,6 +75,8 @@ def unlearn(
         with borrow(adapted):
             loaded = make_setup(adapted, tokenizer, given, found)
             run = begin_run(loaded, log.info)
+        for note in run.start.notes:
+            log.warning(note)
         return _train(run, callbacks)
 
 
@@ -146,13 +148,13 @@ def _train(
 
 
 class _Progress(TrainerCallback):
-    """A bar of steps, and no checkpoints."""
+    """A bar of steps on a terminal, and no checkpoints."""
 
     def __init__(self, hidden: bool) -> None:
         self.hidden = hidden
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.bar = tqdm(total=state.max_steps, desc="unlearn", disable=self.hidden)
+        self.bar = tqdm(total=state.max_steps, desc="unlearn", disable=self.hidden or None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         control.should_save = False
