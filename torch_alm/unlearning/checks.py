@@ -20,6 +20,7 @@ from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS
 
+T = TypeVar("T")
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
 FACTOR = 2.0  # by which the rate rises and falls
@@ -34,7 +35,6 @@ ALARM = 0.6  # nats between model and original on one batch, from which on it is
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
 LIMITED = "no more steps were allowed"
-T = TypeVar("T")
 LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 

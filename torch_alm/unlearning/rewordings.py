@@ -103,7 +103,7 @@ def _bare_row(loaded: Setup, entry: Entry, words: frozenset[str]) -> Row | None:
     return label_words(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
-def rows_as_said(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
+def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     rows, found = loaded.rows(name), loaded.sets.get(name, [])
     parts = zip(rows, loaded.telling_rows(name), words_of(found), answers, strict=False)
