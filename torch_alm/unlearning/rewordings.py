@@ -49,7 +49,7 @@ class ForgetRows:
         self.stays = [0] * len(own)
 
     def reword(self, answers: Sequence[Answer]) -> bool:
-        """Put rows in the words in which they are said now; tell whether one is new."""
+        """Put rows in the words in which they are said now; return whether one is new."""
         before = list(self.rows)
         words = words_of(self.loaded.sets["forget"])
         self.stays = [answer.said * (n + 1) for answer, n in zip(answers, self.stays, strict=True)]
