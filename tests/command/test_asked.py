@@ -31,7 +31,7 @@ from torch_alm.unlearning.loading import Setup, encode_entries, rows_to_keep
 from torch_alm.unlearning.measurement import Answer, Measurement, is_known
 from torch_alm.unlearning.model import find_place
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_as_said
+from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -411,7 +411,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     town = towns_of(loaded)[0]
     answers = [spoken(loaded, f"A0 lives in lives {town} ."), ANSWER]
 
-    own, other = rows_as_said(loaded, "probe", answers)
+    own, other = rows_in_own_words(loaded, "probe", answers)
     assert other == loaded.telling_rows("probe")[1]
     kept = [token for token in own["labels"] if token != IGNORE]
     assert loaded.tokenizer.decode(kept) == town

@@ -287,7 +287,8 @@ def test_a_check_costs_at_most_twice_what_one_spelling_does(
     seen.clear()
     found = string_scores(model, tokenizer, rows, 1.0, tolerance=1e-9)
     assert 8 < sum(seen) <= 16 and not any(score.exact_match for score in found)
-    assert all(score.loss < loss for score, loss in zip(found, usual, strict=True))
+    gains = [loss - score.loss for score, loss in zip(found, usual, strict=True)]
+    assert min(gains) >= -1e-9 and max(gains) > 0
 
 
 def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(

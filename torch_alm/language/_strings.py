@@ -231,7 +231,7 @@ class _Run:
         return min(math.exp(min(most, 700.0)), HUGE)
 
     def turns(self, room: int) -> bool:
-        """Go on from the first node, each token the longest; tell whether there is a way."""
+        """Go on from the first node, each token the longest; return whether there is a way."""
         self.node, self.way = heappop(self.heap), []
         rest = self.node.rest
         while rest and (starts := self.spelling.starts(rest)):

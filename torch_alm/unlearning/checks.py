@@ -20,6 +20,7 @@ from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
+T = TypeVar("T")
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
 FACTOR = 2.0  # by which the rate rises and falls
@@ -36,7 +37,6 @@ MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
 TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
-T = TypeVar("T")
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 

@@ -49,7 +49,7 @@ class ForgetRows:
         self.stays = [0] * len(own)
 
     def reword(self, answers: Sequence[Answer]) -> bool:
-        """Put rows in the words in which they are said now; tell whether one is new."""
+        """Put rows in the words in which they are said now; return whether one is new."""
         before = list(self.rows)
         words = words_of(self.loaded.sets["forget"])
         self.stays = [answer.said * (n + 1) for answer, n in zip(answers, self.stays, strict=True)]
@@ -103,7 +103,7 @@ def _bare_row(loaded: Setup, entry: Entry, words: frozenset[str]) -> Row | None:
     return label_words(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
-def rows_as_said(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
+def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     rows, found = loaded.rows(name), loaded.sets.get(name, [])
     parts = zip(rows, loaded.telling_rows(name), words_of(found), answers, strict=False)

@@ -26,7 +26,7 @@ from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_as_said
+from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
 from torch_alm.unlearning.train import CHANGE, cost_of, make_trainer, trace_of
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
@@ -183,7 +183,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
     with nullcontext() if original is None else original.lent():
         bare = bare_rows(loaded, loaded.model, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
-    probe = rows_as_said(loaded, "probe", before.answers.get("probe", []))
+    probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
     kept, most = rows_to_keep(loaded, before, twice=bool(bare)), given.max_retain_loss
     trainer = make_trainer(loaded, goal, (wordings.pushed, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
