@@ -46,7 +46,7 @@ What is the plural of the word {}?|child children, mouse mice, foot feet, man me
 leaf leaves, knife knives, woman women, box boxes, baby babies, city cities, wolf wolves, bus buses
 What is the past tense of the verb {}?|go went, eat ate, see saw, run ran, take took, write wrote, \
 buy bought, think thought, sing sang, give gave, know knew, drink drank, fly flew, speak spoke
-Which month comes after {}?|January February, March April, May June, July August, August September"""
+Which month comes after {}?|January February, March April, May June, July August"""
 SUMS = [(a, b) for a in range(1, 10) for b in (1, 2, 5) if a >= b]
 
 
