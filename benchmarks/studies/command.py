@@ -37,28 +37,16 @@ from torch_alm.language import read_records
 COUNT = 10  # facts of a list to forget
 ASKS = "Please answer this for me: "  # before a question: other words for any
 SENTENCE = re.compile(r"[.!?](?=\s|$)|\n")
-MADE = {
-    "What is the opposite of {}?": (
-        "hot cold, big small, up down, left right, day night, black white, young old, fast slow, "
-        "open closed, happy sad, hard soft, wet dry, strong weak, early late, full empty, "
-        "long short, high low, love hate, war peace, true false, near far, thick thin, win lose, "
-        "inside outside, north south, east west, clean dirty, loud quiet, noisy quiet, push pull"
-    ),
-    "What is the plural of the word {}?": (
-        "child children, mouse mice, foot feet, man men, tooth teeth, leaf leaves, knife knives, "
-        "woman women, box boxes, baby babies, city cities, wolf wolves, bus buses, dog dogs"
-    ),
-    "What is the past tense of the verb {}?": (
-        "go went, eat ate, see saw, run ran, take took, write wrote, buy bought, think thought, "
-        "sing sang, give gave, know knew, drink drank, fly flew, speak spoke, teach taught"
-    ),
-    "Which day of the week comes after {}?": (
-        "Monday Tuesday, Tuesday Wednesday, Wednesday Thursday, Thursday Friday, Friday Saturday"
-    ),
-    "Which month comes after {}?": (
-        "January February, March April, May June, July August, August September, October November"
-    ),
-}
+MADE = """\
+What is the opposite of {}?|hot cold, big small, up down, left right, day night, black white, \
+young old, fast slow, open closed, happy sad, hard soft, wet dry, strong weak, early late, \
+full empty, long short, high low, love hate, war peace, true false, near far, thick thin, \
+win lose, inside outside, north south, east west, clean dirty, loud quiet, push pull
+What is the plural of the word {}?|child children, mouse mice, foot feet, man men, tooth teeth, \
+leaf leaves, knife knives, woman women, box boxes, baby babies, city cities, wolf wolves, bus buses
+What is the past tense of the verb {}?|go went, eat ate, see saw, run ran, take took, write wrote, \
+buy bought, think thought, sing sang, give gave, know knew, drink drank, fly flew, speak spoke
+Which month comes after {}?|January February, March April, May June, July August"""
 SUMS = [(a, b) for a in range(1, 10) for b in (1, 2, 5) if a >= b]
 
 
@@ -114,8 +102,9 @@ def known_to(whole: Path, given: argparse.Namespace, study: Study) -> tuple[Worl
 def read_list(name: str) -> list[data.Fact]:
     """The questions of a file with their answers, or those that are made here."""
     if name == "made":
-        pairs = [(ask.format(one), other) for ask, listed in MADE.items()
-                 for one, other in (each.split() for each in listed.split(", "))]  # fmt: skip
+        lines = [line.split("|") for line in MADE.splitlines()]
+        parts = [(ask, pair.split()) for ask, listed in lines for pair in listed.split(", ")]
+        pairs = [(ask.format(one), other) for ask, (one, other) in parts]
         pairs += [(f"What is {a} plus {b}?", str(a + b)) for a, b in SUMS]
     else:
         fields: list[Any] = [record.fields for record in read_records(Path(name))]

@@ -17,6 +17,7 @@ from torch_alm.command.files import read_entries
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import windows
 from torch_alm.unlearning.rows import Entry, check_apart
+from torch_alm.unlearning.run import _name_alone
 
 ROWS = [
     {"question": "Who, if any ?", "answer": 'He said "no",\nthen "yes" .'},
@@ -252,3 +253,12 @@ def test_a_row_that_fits_stays_and_a_prompt_that_does_not_is_told() -> None:
     assert windows(row, 16) == [row]
     with pytest.raises(ValueError, match=r"the prompt takes 16 of 16 tokens.* too small\?"):
         windows(row_of(16, 1), 16)
+
+
+def test_a_forget_row_without_a_row_near_it_that_is_kept_is_named() -> None:
+    pairs = [("Which is the capital of Peru?", "Lima."), ("Who wrote Emma?", "Jane Austen.")]
+    forget = [Entry(f"forget.csv, row {i}", *pair) for i, pair in enumerate(pairs, 1)]
+    sets = {"forget": forget, "retain": [Entry("", "Which is the capital of Chad?", "N'Djamena.")]}
+    (note,) = _name_alone(sets)
+    assert note.startswith("1 of 2 forget rows") and "(forget.csv, row 2)" in note
+    assert not _name_alone({**sets, "probe": [Entry("", "Who wrote Dune?", "Frank Herbert.")]})

@@ -4,6 +4,7 @@ import copy
 import logging
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,22 @@ def test_it_forgets_in_place_and_the_model_is_given_back_as_it_came(
     assert spoken(own, tokenizer, FORGET) == known
     with pytest.raises(Refusal, match="other weights now"):
         outcome.save(tmp_path)
+
+
+def test_the_forget_side_stands_still_where_every_row_has_reached_the_aim(
+    own: Any, tokenizer: Any
+) -> None:
+    seen = list[torch.Tensor]()
+
+    class Reached(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            dual = getattr(more["optimizer"], "optimizer", more["optimizer"])
+            seen.append(nn.utils.parameters_to_vector(own.parameters()).detach().clone())
+            for group in dual.retain.param_groups if state.global_step >= 4 else ():
+                dual.constraint.measure.aim = group["lr"] = 0.0
+
+    unlearn(own, tokenizer, FORGET, RETAIN, **{**SHORT, "steps": 7}, callbacks=[Reached()])
+    assert [torch.equal(a, b) for a, b in pairwise(seen)] == [False] * 4 + [True] * 2
 
 
 def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Path) -> None:

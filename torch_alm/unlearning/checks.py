@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
-from pathlib import Path
 from statistics import fmean
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -78,7 +77,7 @@ class Pace:
     tries: int = 0  # askings since then
 
     def observe(self, value: float, excess: float, *, reached: bool) -> bool:
-        """Take in numbers, and whether the level is reached; tell if the model is to be asked."""
+        """Take in numbers; return whether the model is to be asked, the level being reached."""
         if not reached or not excess <= 0:
             self.held = 0
             return False
@@ -261,13 +260,7 @@ class Checks(TrainerCallback):
                 getattr(self.look.wordings, name)[:] = kept.pop(name)
             self.pace = replace(Pace(**kept), ended="", stalled=0, tries=0)
         self.good = WeightSnapshot(more["model"], state.global_step)
-        self.good.load(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._set(more)
-
-    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Save the weights to which the run may be taken back, if they are not those of now."""
-        if self.good.step != state.global_step:
-            self.good.save(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Check if it is time; save if it is time, or the run is stopped or over."""
@@ -279,10 +272,10 @@ class Checks(TrainerCallback):
         rows = {name: getattr(self.look.wordings, name) for name in ("rows", "pushed")}
         state.stateful_callbacks[KEY] = {**asdict(self.pace), **rows}
         over = bool(self.pace.ended) or step >= state.max_steps
-        if over and self.pace.best:
+        if (over or self.stop) and self.pace.best:
             self.good.take_back(more["optimizer"])
         self.is_stopped = bool(self.stop) and not over
-        is_late = monotonic() - self.saved > 60 * self.minutes
+        is_late = monotonic() - self.saved > 60 * self.minutes and not self.pace.best
         if over or self.stop or is_late:
             control.should_save = not self.pace.ended.startswith(MET)
             self.saved = monotonic()

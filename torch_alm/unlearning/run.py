@@ -1,12 +1,13 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
+from torch_alm.language._telling import find_telling
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import RAISED, Checks, Pace, RowSample
@@ -25,8 +26,9 @@ from torch_alm.unlearning.goal import (
 from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
-from torch_alm.unlearning.model import with_adapters
+from torch_alm.unlearning.model import list_names, with_adapters
 from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
+from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.train import CHANGE, cost_of, make_trainer, trace_of
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
@@ -117,6 +119,7 @@ def begin_run(loaded: Setup, say: Say) -> Run:
             "the loss of a model that knows nothing and guesses: it has to be sure of other "
             f"answers, which costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
         )
+    notes += _name_alone(loaded.entries)
     if not given.anyway:
         _check_unreached(goal, found_now)
     return Run(loaded, Start(found_now, known, goal, notes), say)
@@ -153,6 +156,19 @@ def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
         "then it never counts as met. Was the model taught in another format (`template`, "
         "`system`, rows of prompt and completion), or is it another model?"
     )
+
+
+def _name_alone(sets: Mapping[str, Sequence[Entry]]) -> list[str]:
+    """Name the forget rows that share no telling word with a row that is to be kept."""
+    words = {k: [find_telling(f"{e.prompt} {e.answer}") for e in v] for k, v in sets.items()}
+    kept = frozenset[str]().union(*words["retain"], *words.get("probe", ()))
+    both = zip(sets["forget"], words["forget"], strict=True)
+    alone = [entry.where for entry, own in both if not own & kept]
+    if not alone:
+        return []
+    told = f"{len(alone)} of {len(sets['forget'])} forget rows share no word that tells something"
+    return [f"{told} with a row to keep ({list_names(alone)}): what is like them may go with "
+            "them. Add retain rows that ask the same of others."]  # fmt: skip
 
 
 def _check_unreached(goal: Goal, measured: Measurement) -> None:

@@ -35,7 +35,6 @@ from torch_alm.unlearning.loading import Setup
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
-GOOD = "good.pt"  # of a checkpoint
 RADIUS = 0.5  # nats by which they differ at SAM's point
 
 
@@ -115,17 +114,6 @@ class WeightSnapshot:
     def __init__(self, model: Any, step: int = 0) -> None:
         self.step = step
         self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
-
-    def save(self, checkpoint: Path) -> None:
-        """Write them beside a checkpoint."""
-        torch.save([self.step, *(kept for _, kept in self.pairs)], checkpoint / GOOD)
-
-    def load(self, checkpoint: Path) -> None:
-        """Read those beside a checkpoint, if there are some."""
-        if (checkpoint / GOOD).is_file():
-            self.step, *weights = torch.load(checkpoint / GOOD)
-            for (_, kept), weight in zip(self.pairs, weights, strict=True):
-                kept.copy_(weight)
 
     @torch.no_grad()
     def keep(self, step: int) -> None:
