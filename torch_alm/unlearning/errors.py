@@ -21,6 +21,6 @@ def attempt(load: Callable[[], Any], name: str, kind: str) -> Any:
         ) from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of what an error says, or its name if it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

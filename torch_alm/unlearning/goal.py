@@ -15,6 +15,7 @@ from torch_alm.measures import token_nll
 from torch_alm.measures._answers import predict_answers as predictions
 from torch_alm.measures._answers import sequence_means, spread
 from torch_alm.measures._certificate import margins_of, surrogate
+from torch_alm.measures._logits import compute_dtype
 from torch_alm.unlearning.asking import FEW_TOKENS, compare_answers, read_fully
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Setup, encode_entries
@@ -128,7 +129,7 @@ class Goal:
 def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     """log(p / (1 - p)) of the labelled tokens, (B, T - 1); 0 elsewhere."""
     chosen = labels[:, 1:].clamp(min=0)[..., None]
-    wide = logits[:, :-1].float()
+    wide = logits[:, :-1].to(compute_dtype(logits))
     others = wide.scatter(2, chosen, -math.inf).logsumexp(2)
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 

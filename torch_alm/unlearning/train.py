@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from transformers import PrinterCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
@@ -31,6 +31,7 @@ from torch_alm.unlearning.layer_cache import (
     pad_logits,
 )
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, share
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -44,9 +45,21 @@ class Objective:
         self.goal, self.aim = goal, goal.alpha
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that is constrained, and that value."""
-        logits, _ = answer_logits(model, batch)
-        return self.goal.measure(*pad_logits(logits, batch["labels"]), self.aim)
+        """The loss that is lowered to raise the value that is constrained, and that value.
+
+        The value is that of the whole batch; the loss is so in the mean over ranks.
+        """
+        own, weight = divide(batch)
+        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
+        if count_ranks() == 1:
+            return self.goal.measure(logits, labels, self.aim)
+        rows = zip(logits.split(1), labels.split(1), strict=True)
+        each = [self.goal.measure(*row, self.aim) for row in rows]
+        odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
+        mine = [(values < self.aim).sum().to(values), values.sum()]
+        low, value = add_up(*(bool(weight) * number for number in mine))
+        lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
+        return lowered, value / len(batch["labels"])
 
     def odds(self, model: Any, batch: Any) -> Tensor:
         """Log-odds of the answers: of a row known by heart they have a gradient, too."""
@@ -64,10 +77,29 @@ class KLRetainTrainer(SAULTrainer):
     lower: LayerCache
     divergence: Tensor | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.heard, self.stop = list[int](), list[int]()  # signals: of this rank, and of any
+        super().__init__(*args, **kwargs)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, with the layers below those that are trained computed once for each row."""
+        self.add_callback(_Agreement)
         with self.lower.enable():
             return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> Any:
+        """Load whole batches on every rank, which takes its rows of each."""
+        loader = super().get_train_dataloader()
+        if count_ranks() > 1:
+            shard = loader.batch_sampler
+            shard.num_processes, shard.process_index, shard.even_batches = 1, 0, False
+        return loader
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Take a step's share, and hear who was asked to stop."""
+        found = super().training_step(*args, **kwargs)
+        self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
+        return found
 
     def _prepare_pass(self, model: Any, inputs: Any) -> Any:
         """Nothing is dropped in training: the divergence from the original would be the noise's."""
@@ -79,9 +111,18 @@ class KLRetainTrainer(SAULTrainer):
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
-        found = self.original.divergence(model, batch)
-        self.divergence = found.detach()
+        own, weight = divide(batch)
+        found = weight * self.original.divergence(model, own)
+        self.divergence = add_up(found)[0] / count_ranks()
         return found
+
+
+class _Agreement(TrainerCallback):
+    """The last callback: all ranks save and stop where the first does."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        found = control.should_save, control.should_training_stop
+        control.should_save, control.should_training_stop = share(found)
 
 
 def make_trainer(
@@ -130,7 +171,7 @@ def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
-    return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
+    return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
 
 
 def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
@@ -205,13 +246,13 @@ def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 
 @contextmanager
-def catch_stop(stop: list[int]) -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM in `stop`: a run ends between two steps, or at the second at once."""
+def catch_stop(heard: list[int]) -> Iterator[None]:
+    """Note Ctrl-C and SIGTERM: a run ends between two steps, or at the second at once."""
 
     def note(number: int, frame: object) -> None:
-        if stop:
+        if heard:
             raise KeyboardInterrupt
-        stop.append(number)
+        heard.append(number)
 
     names = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(name, note) for name in names]
