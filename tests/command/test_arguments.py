@@ -136,13 +136,16 @@ def test_a_missing_extra_is_named(
     assert "not_there, not_here cannot be imported" in told and "torch-alm[hf]" in told
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_several_processes_are_refused_before_anything_is_read(
-    verb: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("verb", ["attack", "evaluate"])
+def test_several_processes_ask_nothing_and_the_first_says_so(
+    verb: str, rank: int, command: Command, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([verb, "--forget", "not there"]) == 2
-    assert "one process, with --lora" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setenv("RANK", str(rank))
+    assert command(verb) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert (f"of which each would {verb} the whole model" in told) == (not rank) == bool(told)
 
 
 @pytest.mark.parametrize("verb", VERBS)

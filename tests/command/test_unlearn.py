@@ -158,6 +158,30 @@ def test_a_killed_run_goes_on_from_what_it_last_wrote_down_and_more_steps_do_too
     assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
 
 
+@pytest.mark.parametrize("more", [(), ("--lora",)])
+def test_a_model_without_weights_is_planned(
+    command: Command, tmp_path: Path, folder: Path, capsys: Any, more: Any
+) -> None:
+    """Two gradients and four moments, each as large as what trains; activations by the row."""
+    bare = shutil.copytree(folder, tmp_path / "bare", ignore=lambda *_: ["model.safetensors"])
+    plans = []
+    for size in (2, 4):
+        how = ("--dry-run", "--json", "--device", "cuda", "--batch-size", size, *more)
+        assert command("unlearn", *how, model=bare) == 0
+        plans.append(json.loads(capsys.readouterr().out)["bytes"])
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    whole = sum(p.numel() for p in model.parameters())
+    linear = [m for m in model.model.modules() if isinstance(m, nn.Linear)]
+    trained = 16 * sum(sum(m.weight.shape) for m in linear) if more else whole
+    one, two = plans[0]["1"], plans[0]["2"]
+    assert one["weights"] == (2 * whole + 4 * trained if more else 4 * whole)
+    assert (one["gradients"], two["gradients"]) == (8 * trained, 12 * trained)
+    assert one["moments"] == 16 * trained
+    assert plans[1]["1"]["activations"] == pytest.approx(2 * one["activations"], rel=0.3)
+    assert plans[1]["2"]["activations"] == one["activations"] > two["activations"]
+    assert not (tmp_path / "out").exists()
+
+
 DATED = (
     "{% if strftime_now('%H') < '12' %}Question{% else %}Answer{% endif %} : "
     "{% for m in messages %}{{ m.role }} : {{ m.content }} {% endfor %}"

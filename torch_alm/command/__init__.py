@@ -34,12 +34,12 @@ def _run(argv: list[str]) -> int:
     from torch_alm.unlearning.errors import Refusal
 
     try:
-        if int(os.environ.get("WORLD_SIZE") or 1) > 1:  # torchrun, accelerate launch
-            raise Refusal(
-                "started as several processes, of which each would write the whole model. Did you "
-                "mean one process, with --lora if memory is short, or the Trainers, which share?"
-            )
         given = parse(argv)
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1 and given.verb != "unlearn":
+            raise Refusal(
+                f"started as several processes, of which each would {given.verb} the whole model. "
+                "Did you mean one process?"
+            )
         if missing := [name for name in NEEDED if find_spec(name) is None]:
             raise Refusal(
                 f"{', '.join(missing)} cannot be imported, and the command cannot read a model "
@@ -57,7 +57,7 @@ def _execute(given: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from torch_alm.command.arguments import spell_options
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
-    from torch_alm.command.output import Result, complain, say
+    from torch_alm.command.output import Result, complain, is_silent, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
     from torch_alm.unlearning.folders import finite
@@ -65,6 +65,7 @@ def _execute(given: argparse.Namespace) -> int:
     from torch_alm.unlearning.report import summary, to_text
 
     tell: Callable[[str], None] = complain if given.json else say
+    given.quiet = given.quiet or is_silent()  # progress is told once
     tell = (lambda text: None) if given.quiet else tell
     verbs = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
     try:
@@ -76,7 +77,7 @@ def _execute(given: argparse.Namespace) -> int:
     except OSError as error:
         told = f"{error.strerror}: {error.filename or given.output}. Is it there, and yours?"
         result = Result(REFUSED, None, told)
-    if given.json:
+    if given.json and not is_silent():
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
         told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}

@@ -20,7 +20,14 @@ from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, attempt, first_line
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Setup, with_rows
-from torch_alm.unlearning.model import check_answers, check_whole, find_place, list_names, silence
+from torch_alm.unlearning.model import (
+    Place,
+    check_answers,
+    check_whole,
+    find_place,
+    list_names,
+    silence,
+)
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
@@ -202,6 +209,26 @@ def _with_stored(base: LanguageModel, name: str, trains: bool) -> tuple[Language
         model = peft.PeftModel.from_pretrained(base, name, is_trainable=trains)
         weights = peft.load_peft_weights(name, device=str(base.device))
         return model, peft.set_peft_model_state_dict(model, weights)
+
+
+def is_bare(name: str) -> bool:
+    """Return whether a model is a folder with its configuration and tokenizer, and no weights."""
+    files = os.listdir(name) if os.path.isdir(name) else []
+    return "config.json" in files and not any(f.endswith((".safetensors", ".bin")) for f in files)
+
+
+def load_bare(given: argparse.Namespace, found: Mapping[str, Sequence[Entry]]) -> Setup:
+    """Encode the rows for a model without weights, made inside `FakeTensorMode`; any device."""
+    check_folder(given.model)
+    tokenizer = attempt(
+        partial(transformers.AutoTokenizer.from_pretrained, given.model), given.model, "tokenizer"
+    )
+    config = transformers.AutoConfig.from_pretrained(given.model)
+    device = find_place("auto", "auto").device if given.device == "auto" else given.device
+    is_narrow = given.lora and device == "cuda" and given.precision != "fp32"
+    dtype = torch.bfloat16 if is_narrow else torch.float32
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    return with_rows(Setup(model, tokenizer, Place(device, False), options_of(given), {}), found)
 
 
 def load_for(

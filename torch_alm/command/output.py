@@ -23,8 +23,15 @@ class Result(NamedTuple):
     planned: Mapping[str, Any] | None = None
 
 
+def is_silent() -> bool:
+    """Return whether this is one of several processes and not the first, which speaks for all."""
+    return (os.environ.get("RANK") or "0") != "0"
+
+
 def say(text: str) -> None:
     """Print, wrapped where a line is prose."""
+    if is_silent():
+        return
     for line in text.split("\n"):
         print(shown(line if len(line) <= WIDTH else wrap(line), sys.stdout), flush=True)
 
@@ -37,6 +44,8 @@ def shown(text: str, stream: TextIO) -> str:
 
 def complain(text: str) -> None:
     """Print one sentence on standard error."""
+    if is_silent():
+        return
     print(shown(wrap(f"torch-alm: {text}"), sys.stderr), file=sys.stderr, flush=True)
 
 

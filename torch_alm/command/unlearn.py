@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
+
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_alm.command.files import read_files
-from torch_alm.command.models import load_for, stored_dtype
+from torch_alm.command.models import is_bare, load_bare, load_for, stored_dtype
 from torch_alm.command.output import Result, check_output, list_written
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
@@ -22,11 +24,22 @@ from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_jso
 from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrow
+from torch_alm.unlearning.plan import plan_memory
+from torch_alm.unlearning.ranks import (
+    agree,
+    check_group,
+    check_shared,
+    is_first,
+    join_group,
+    share,
+)
+from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable, resume_run
 from torch_alm.unlearning.train import catch_stop, check_reporter
 
 LIMITS = ("steps", "epochs", "max_retain_loss")  # others let a run go on that came to its end
 FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")  # may be others than it began with
+PLANNED = (1, 2, 8)  # processes
 UNFINISHED = "unfinished"  # the folder of a run that may go on
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
@@ -53,17 +66,23 @@ class Job:
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
-    began = datetime.now(timezone.utc)
-    found = read_files(given)
-    record = None if given.force else _read_record(given.output / UNFINISHED)
-    replaces = given.force or record is not None
-    check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
-    check_reporter(given.report_to)
-    day = datetime.fromisoformat(record["day"]) if record and "day" in record else None
-    loaded = load_for(given, given.model, found, lora=given.lora, day=day)
-    if not given.lora:
-        freeze_below(loaded.model, given.layers)
-    settings = _settings(given, loaded)
+    join_group(given.device)
+    began = share(datetime.now(timezone.utc))
+    check_group()
+    with agree():
+        found = read_files(given)
+        record = None if given.force else _read_record(given.output / UNFINISHED)
+        replaces = given.force or record is not None
+        check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
+        check_reporter(given.report_to)
+        if given.dry_run and is_bare(given.model):
+            return _plan(given, found)
+        day = datetime.fromisoformat((record or {}).get("day", began.astimezone().isoformat()))
+        loaded = load_for(given, given.model, found, lora=given.lora, day=day)
+        if not given.lora:
+            freeze_below(loaded.model, given.layers)
+        settings = _settings(given, loaded)
+    check_shared(settings, loaded)
     if record is None:
         run = begin_run(loaded, say)
     else:
@@ -79,6 +98,19 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     for line in lines:
         say(line)
     return _train(job, checks, record)
+
+
+def _plan(given: argparse.Namespace, found: Mapping[str, list[Entry]]) -> Result:
+    """Say what a run takes of memory, of a model that is given by its configuration alone."""
+    with FakeTensorMode():
+        loaded = load_bare(given, found)
+        freeze_below(loaded.model, given.layers)
+        plans = {ranks: plan_memory(loaded, ranks) for ranks in PLANNED}
+    lines = ["By its configuration, without its weights, each process takes in GB:"]
+    for ranks, plan in plans.items():
+        parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in plan.items())
+        lines.append(f"{ranks} process{'es' if ranks > 1 else ''}: {parts}.")
+    return Result(0, None, "\n".join([*lines, "Nothing was written."]), {"bytes": plans})
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -108,18 +140,12 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
-    trainer = checks.trainer
-    if record is None:
-        shutil.rmtree(job.folder, ignore_errors=True)
-    found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
-    while found and not (found[-1] / "trainer_state.json").is_file():
-        shutil.rmtree(found.pop())  # cut off: the Trainer writes its state last
-    last = found[-1] if found else None
-    if record is not None and last is not None:
-        _check_open(job, last, record["settings"], trainer.args.max_steps)
-    start = {"start": asdict(job.run.start), "day": job.run.loaded.day.isoformat()}
-    write_json(job.folder / "run.json", {"settings": job.settings, **start})
-    with catch_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
+    trainer, last = checks.trainer, None
+    with agree():
+        if is_first():
+            last = _open_folder(job, record, trainer.args.max_steps)
+    last = share(last)
+    with catch_stop(trainer.heard):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
             return _finish(job, checks)
@@ -128,15 +154,39 @@ def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result
     return Result(130, None, told)
 
 
+def _open_folder(job: Job, record: Mapping[str, Any] | None, most: int) -> Path | None:
+    """Write down what is run, unless it is over; return its last checkpoint, if there is one."""
+    if record is None:
+        shutil.rmtree(job.folder, ignore_errors=True)
+    found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    while found and not (found[-1] / "trainer_state.json").is_file():
+        shutil.rmtree(found.pop())  # cut off: the Trainer writes its state last
+    last = found[-1] if found else None
+    if record is not None and last is not None:
+        _check_open(job, last, record["settings"], most)
+    start = {"start": asdict(job.run.start), "day": job.run.loaded.day.isoformat()}
+    write_json(job.folder / "run.json", {"settings": job.settings, **start})
+    return last
+
+
 def _finish(job: Job, checks: Checks) -> Result:
-    """Save the model, ask what was saved, publish it."""
+    """Save the model, ask what was saved, publish it: the first rank for all."""
+    checks.release()
+    result = None
+    with agree():
+        if is_first():
+            result = _publish(job, checks)
+    return cast(Result, share(result))
+
+
+def _publish(job: Job, checks: Checks) -> Result:
     given, loaded = job.given, job.run.loaded
     try:
         check_trained(loaded.model, loaded.rows("forget")[0])
     except Refusal as refusal:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
-    after = _save(job, checks)
+    after = _save(job)
     job.run.say(checks.ending)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
     content |= {"files": list_written(given.output)}
@@ -162,13 +212,12 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
     job.run.say(f"Going on after step {step} of {most}.")
 
 
-def _save(job: Job, checks: Checks) -> Measurement:
+def _save(job: Job) -> Measurement:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The folder is loaded again, in place of what training took in memory, and measured before it
     takes its name. A model has the dtype that the original was stored in, adapters float32.
     """
-    checks.release()
     given, loaded = job.given, job.run.loaded
     model, tokenizer = loaded.model, loaded.tokenizer
     dtype = stored_dtype(given.model)

@@ -21,6 +21,6 @@ def attempt(load: Callable[[], Any], name: str, kind: str) -> Any:
         ) from error
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its name if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -9,19 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pad_sequence
 
 from torch_alm.language import IGNORE, Batch, Row, collate
 from torch_alm.language._models import LanguageModel
 from torch_alm.measures._distribution import Divergence
+from torch_alm.measures._logits import compute_dtype
 
 AT_ONCE = 8  # rows of the original's answers
 SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
 
 
 def memory_limit() -> int:
-    """Bytes that what is kept may take: an eighth of the machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+    """Bytes that what is kept may take: an eighth of the machine's memory, shared by its ranks."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8 // ranks
 
 
 def answer_logits(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -34,7 +37,8 @@ def answer_logits(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
     def pick(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (args[0][:, :-1][following][None],)
 
-    hook = model.get_output_embeddings().register_forward_pre_hook(pick)
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    hook = inner.get_output_embeddings().register_forward_pre_hook(pick)
     try:
         inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
         return model(**inputs, use_cache=False).logits[0], following
@@ -62,10 +66,10 @@ class Original:
     """
 
     def __init__(self, model: LanguageModel, rows: Sequence[Row], pad: int) -> None:
-        each = model.get_output_embeddings().weight.shape[0] * sum(
-            label != IGNORE for row in rows for label in row["labels"][1:]
-        )
-        dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= memory_limit()]
+        head = model.get_output_embeddings().weight
+        each = len(head) * sum(label != IGNORE for row in rows for label in row["labels"][1:])
+        dtypes = compute_dtype(head), torch.bfloat16
+        dtypes = [dtype for dtype in dtypes if each * dtype.itemsize <= memory_limit()]
         self.weights = None if dtypes else Weights(model)
         self.log_probs: dict[tuple[int, ...], Tensor] = {}
         for start in range(0, len(rows) if dtypes else 0, AT_ONCE):
@@ -73,7 +77,7 @@ class Original:
             batch = {k: v.to(model.device) for k, v in collate(some, pad).items()}
             with torch.no_grad():
                 found, following = answer_logits(model, batch)
-            said = found.log_softmax(-1, dtype=torch.float32).to("cpu", dtypes[0])
+            said = found.log_softmax(-1, dtype=compute_dtype(found)).to("cpu", dtypes[0])
             for row, own in zip(some, said.split(following.sum(1).tolist()), strict=True):
                 self.log_probs[(*row["input_ids"], *row["labels"])] = own
 
@@ -89,7 +93,7 @@ class Original:
         logits, following = answer_logits(model, batch)
         where = torch.arange(len(logits), device=logits.device)
         found = Divergence.apply(logits, theirs, where, torch.is_grad_enabled())
-        shares = following / following.sum(1, keepdim=True) / len(following)
+        shares = following.to(found) / following.sum(1, keepdim=True) / len(following)
         return (found * shares[following]).sum()
 
 
@@ -133,7 +137,7 @@ class LayerCache:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model, self.left = model, memory_limit()
-        self.layers, self.first = _split(model)
+        self.layers, self.first = split_layers(model)
         self.states_by_row: dict[tuple[int, ...], Tensor] = {}
         self.keys: list[tuple[int, ...]] = []  # the rows of the pass under way
         self.states: Tensor | None = None  # what enters the first trained layer, if all are known
@@ -214,7 +218,7 @@ class LayerCache:
                     self.states_by_row[key] = each[: len(key)].clone()
 
 
-def _split(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
+def split_layers(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
     """The layers below the first that is trained, and that one.
 
     There are none if weights outside are trained, or if one has a `forward` of its own.

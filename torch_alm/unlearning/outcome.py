@@ -14,6 +14,7 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder
 from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.model import fingerprint
+from torch_alm.unlearning.ranks import agree, is_first
 from torch_alm.unlearning.run import Run
 
 
@@ -101,12 +102,16 @@ class Outcome:
             self.original.put_back()
 
     def save(self, folder: str | Path) -> None:
-        """Write model (or adapters), tokenizer and reports, as the command does.
+        """Write model (or adapters), tokenizer and reports, as the command does: the first rank.
 
         Raises:
             Refusal: the folder exists and is not empty; the weights have changed since the verdict.
         """
-        folder = Path(folder)
+        with agree():
+            if is_first():
+                self._write(Path(folder))
+
+    def _write(self, folder: Path) -> None:
         if self.original is not None and fingerprint(self.model) != self._judged:
             raise Refusal(
                 "the model has other weights now than those that were judged. Did you mean to save "

@@ -27,6 +27,7 @@ from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.loading import Setup, replace_answers, rows_to_keep
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import list_names, with_adapters
+from torch_alm.unlearning.ranks import share
 from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_words
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.train import CHANGE, cost_of, make_trainer, trace_of
@@ -98,7 +99,7 @@ class Run:
 def begin_run(loaded: Setup, say: Say) -> Run:
     """Measure the model as it is; refuse one with nothing to forget."""
     given = loaded.given
-    found_now = measure(loaded, "before", whole=given.answers == "said")
+    found_now = share(measure(loaded, "before", whole=given.answers == "said"))
     known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
@@ -108,8 +109,8 @@ def begin_run(loaded: Setup, say: Say) -> Run:
         )
     if given.answers == "said":
         loaded = replace_answers(loaded, found_now)
-        found_now = measure(loaded, "as said")
-    goal = goal_of(loaded)
+        found_now = share(measure(loaded, "as said"))
+    goal = share(goal_of(loaded))
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
     most, notes = guess_loss(loaded), list[str]()
@@ -193,6 +194,18 @@ def make_trainable(loaded: Setup) -> Setup:
     return loaded
 
 
+class _Sample(RowSample):
+    """The rows that a check reads, of which all ranks decide by what the first has found."""
+
+    def measure_forget(self, aim: float) -> tuple[float, bool, int]:
+        """See `RowSample`."""
+        return share(super().measure_forget(aim))
+
+    def measure_retain(self) -> float:
+        """See `RowSample`."""
+        return share(super().measure_retain())
+
+
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """The checks that pace and end the run, and have its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
@@ -210,14 +223,14 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
         """Ask the retain and probe rows once the forget rows are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
-            now = measure(loaded, "asking", names)
+            now = share(measure(loaded, "asking", names))
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
         return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
 
-    look = RowSample(loaded, goal, wordings, probe)
-    checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
+    look = _Sample(loaded, goal, wordings, probe)
+    checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
     trainer.add_callback(checks)
     return checks
 

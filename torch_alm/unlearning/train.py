@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import AdamW
-from transformers import PrinterCallback, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
@@ -32,6 +32,7 @@ from torch_alm.unlearning.layer_cache import (
     pad_logits,
 )
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, share
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -47,10 +48,24 @@ class Objective:
         self.is_resting = False  # whether nothing is to be forgotten for now
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that is constrained, and that value."""
-        logits, _ = answer_logits(model, batch)
-        lowered, value = self.goal.measure(*pad_logits(logits, batch["labels"]), self.aim)
-        self.is_low = self.is_low or not (self.is_resting or lowered.detach() == 0)
+        """The loss that is lowered to raise the value that is constrained, and that value.
+
+        The value is that of the whole batch; the loss is so in the mean over ranks.
+        """
+        own, weight = divide(batch)
+        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
+        if count_ranks() == 1:
+            lowered, value = self.goal.measure(logits, labels, self.aim)
+            is_low = bool(lowered.detach() != 0)
+        else:
+            rows = zip(logits.split(1), labels.split(1), strict=True)
+            each = [self.goal.measure(*row, self.aim) for row in rows]
+            odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
+            mine = [(values < self.aim).sum().to(values), values.sum()]
+            low, value = add_up(*(bool(weight) * number for number in mine))
+            lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
+            value, is_low = value / len(batch["labels"]), bool(low > 0)
+        self.is_low = self.is_low or (is_low and not self.is_resting)
         return lowered * (not self.is_resting), value
 
     def odds(self, model: Any, batch: Any) -> Tensor:
@@ -71,10 +86,23 @@ class KLRetainTrainer(SAULTrainer):
     lower: LayerCache
     divergence: Tensor | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.heard, self.stop = list[int](), list[int]()  # signals: of this rank, and of any
+        super().__init__(*args, **kwargs)
+
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train, with the layers below those that are trained computed once for each row."""
+        self.add_callback(_Agreement)
         with self.lower.enable():
             return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> Any:
+        """Load whole batches on every rank, which takes its rows of each."""
+        loader = super().get_train_dataloader()
+        if count_ranks() > 1:
+            shard = loader.batch_sampler
+            shard.num_processes, shard.process_index, shard.even_batches = 1, 0, False
+        return loader
 
     def _prepare_pass(self, model: Any, inputs: Any) -> Any:
         """Nothing is dropped in training: the divergence from the original would be the noise's."""
@@ -85,11 +113,13 @@ class KLRetainTrainer(SAULTrainer):
         return found
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Take both gradients; without a row below the aim the forget side stands still.
+        """Take both gradients, and hear which rank was asked to stop.
 
-        Its gradient is 0 then, and AdamW's momentum alone would push all rows nine steps further.
+        Without a row below the aim the forget side stands still: its gradient is 0 then, and
+        AdamW's momentum alone would push all rows nine steps further.
         """
         found = super().training_step(*args, **kwargs)
+        self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
         measure: Any = self.constraint.measure
         if self.accelerator.sync_gradients:
             for state in () if measure.is_low else self._optimizer.forget.state.values():
@@ -99,8 +129,9 @@ class KLRetainTrainer(SAULTrainer):
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
-        found = self.original.divergence(model, batch)
-        self.divergence = found.detach()
+        own, weight = divide(batch)
+        found = weight * self.original.divergence(model, own)
+        self.divergence = add_up(found)[0] / count_ranks()
         return found
 
 
@@ -130,6 +161,14 @@ class WeightSnapshot:
         both = getattr(optimizer, "optimizer", optimizer)
         for side in (both.retain, both.forget):
             side.state.clear()
+
+
+class _Agreement(TrainerCallback):
+    """The last callback: all ranks save and stop where the first does."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        found = control.should_save, control.should_training_stop
+        control.should_save, control.should_training_stop = share(found)
 
 
 def make_trainer(
@@ -178,7 +217,7 @@ def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
-    return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
+    return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
 
 
 def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
@@ -253,13 +292,13 @@ def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 
 @contextmanager
-def catch_stop(stop: list[int]) -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM in `stop`: a run ends between two steps, or at the second at once."""
+def catch_stop(heard: list[int]) -> Iterator[None]:
+    """Note Ctrl-C and SIGTERM: a run ends between two steps, or at the second at once."""
 
     def note(number: int, frame: object) -> None:
-        if stop:
+        if heard:
             raise KeyboardInterrupt
-        stop.append(number)
+        heard.append(number)
 
     names = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(name, note) for name in names]

@@ -21,7 +21,7 @@ from torch_alm.unlearning.asking import measure, measure_for_report
 from torch_alm.unlearning.attacks import run_attacks
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.layer_cache import Weights
-from torch_alm.unlearning.loading import set_aside
+from torch_alm.unlearning.loading import Setup, set_aside
 from torch_alm.unlearning.memory import (
     Rows,
     borrow,
@@ -30,9 +30,16 @@ from torch_alm.unlearning.memory import (
     sets_of,
     widen,
 )
-from torch_alm.unlearning.model import check_trained, freeze_below, silence, with_adapters
+from torch_alm.unlearning.model import (
+    check_trained,
+    fingerprint,
+    freeze_below,
+    silence,
+    with_adapters,
+)
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome
+from torch_alm.unlearning.ranks import agree, check_group, check_shared, is_first, share
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable
 from torch_alm.unlearning.train import catch_stop, check_reporter
 
@@ -56,6 +63,7 @@ def unlearn(
     It trains where it is; weights of half precision are held in float32 meanwhile. Modes, dtypes
     and `requires_grad` return as they were. An error, or a second Ctrl-C, puts the weights back;
     the first Ctrl-C, or a callback, ends the run between two steps, and `resume` goes on.
+    In a group of processes (`torchrun`) all call it with the same rows, and share each batch.
 
     Args:
         model: a causal language model of transformers; of one with adapters of peft these train.
@@ -75,16 +83,21 @@ def unlearn(
     Cost: two copies of the weights that train, AdamW's moments of both sides.
     """
     given = by_name("unlearn", options)
-    check_reporter(given.report_to)
-    found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
+    check_group()
+    with agree():
+        check_reporter(given.report_to)
+        found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
     if probe is None:
         set_aside(found)
-    given = replace(given, lora=given.lora or isinstance(model, PeftModel))
+    quiet = given.quiet or not is_first()
+    given = replace(given, quiet=quiet, lora=given.lora or isinstance(model, PeftModel))
     with silence(), _add_adapters(model, given) as adapted:
         with borrow(adapted):
-            loaded = make_setup(adapted, tokenizer, given, found)
-            run = begin_run(loaded, log.info)
-        for note in run.start.notes:
+            with agree():
+                loaded = make_setup(adapted, tokenizer, given, found)
+            check_shared(_describe(loaded), loaded)
+            run = begin_run(loaded, log.info if is_first() else lambda text: None)
+        for note in run.start.notes if is_first() else ():
             log.warning(note)
         return _train(run, callbacks)
 
@@ -106,6 +119,13 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
     loaded = replace(outcome.run.loaded, given=given)
     with silence():
         return _train(replace(outcome.run, loaded=loaded), callbacks, outcome.original)
+
+
+def _describe(loaded: Setup) -> dict[str, Any]:
+    """What has to be the same on all ranks."""
+    rows = {name: loaded.rows(name) for name in loaded.sets}
+    options = asdict(replace(loaded.given, quiet=True))
+    return {**rows, **options, "weights": fingerprint(loaded.model)}
 
 
 @contextmanager
@@ -146,14 +166,15 @@ def _train(
             checks.trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
         try:
-            with catch_stop(checks.stop) if is_main else nullcontext():
+            with catch_stop(checks.trainer.heard) if is_main else nullcontext():
                 checks.trainer.train()
             check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             original.put_back()
             raise
     run.say(checks.ending)
-    content = run.content("Unlearning", asdict(given), checks, measure(run.loaded, "after"))
+    after = share(measure(run.loaded, "after"))
+    content = share(run.content("Unlearning", asdict(given), checks, after))
     device = run.loaded.place.description()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 

@@ -1,0 +1,152 @@
+"""Several processes are one run: the same rows in a step, the same weights, verdict and files."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
+from tests.command.test_unlearn import weights
+from tests.core.distributed.ranks import Ranks
+from torch_alm.integrations.transformers import SAULTrainer
+from torch_alm.unlearning import Refusal, unlearn
+
+SHORT = {"steps": 12, "batch_size": 5, "alpha": 3.0, "seed": 1, "quiet": True}
+KINDS: dict[str, dict[str, Any]] = {
+    "whole layers": {},
+    "adapters": {"lora": True},
+    "SAUL, and batches that are added up": {"method": "saul", "accumulate": 2},
+    "a rate of answers": {"alpha": None, "certify": 0.9},
+}
+
+
+def launch(rank: int, world: int, **more: str) -> None:
+    """Set what a launcher sets, beside the process group that is there already."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    given = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", ACCELERATE_USE_CPU="true")
+    os.environ.update(given | more)
+
+
+def train(rank: int, folder: str, how: dict[str, Any], world: int = 2) -> tuple[Any, Any]:
+    """Weights in float64 and the report; `how` may have the rows of each rank, or no launcher."""
+    how = {"rows": [FORGET] * world, "is_launched": world > 1, **how}
+    forget = how.pop("rows")[rank]
+    if how.pop("is_launched"):
+        launch(rank, world)
+    model = AutoModelForCausalLM.from_pretrained(folder).double()
+    made = unlearn(model, AutoTokenizer.from_pretrained(folder), forget, RETAIN, **SHORT | how)
+    return {k: v.clone() for k, v in made.model.state_dict().items()}, made.content
+
+
+@pytest.fixture
+def four(forks: None, tmp_path: Path) -> Any:
+    found = Ranks(tmp_path, world=4)
+    yield found
+    found.stop()
+
+
+def assert_one_run(found: list[Any], alone: tuple[Any, Any]) -> None:
+    (theta, content), *others = found
+    assert all(content == other for _, other in others)
+    for each in (theta, *(other for other, _ in others)):
+        torch.testing.assert_close(each, alone[0], rtol=0, atol=1e-10)
+    assert content["verdict"] == alone[1]["verdict"]
+    numbers = [[step["forget"] for step in told["trace"]] for told in (content, alone[1])]
+    assert numbers[0] == pytest.approx(numbers[1], abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_end_as_one(ranks: Ranks, folder: Path, kind: str) -> None:
+    """Batches of five rows and of one, of which a rank has none."""
+    alone = train(0, str(folder), KINDS[kind], world=1)
+    assert_one_run(ranks(train, str(folder), KINDS[kind], timeout=120.0), alone)
+
+
+def test_four_ranks_end_as_one(four: Ranks, folder: Path) -> None:
+    alone = train(0, str(folder), {}, world=1)
+    assert_one_run(four(train, str(folder), {}, 4, timeout=120.0), alone)
+
+
+def commanded(rank: int, place: str, model: str, files: Any, words: Any, stop: int) -> Any:
+    """The code of a command, what it printed, and which files it opened to write."""
+    launch(rank, 2)
+    step, left, written = SAULTrainer.training_step, [stop], list[str]()
+
+    def stopped(trainer: Any, *given: Any) -> Any:
+        left[0] -= 1
+        if rank == 1 and left[0] == 0:  # as a user would stop one of them
+            signal.raise_signal(signal.SIGTERM)
+        return step(trainer, *given)
+
+    sys.addaudithook(lambda event, what: note(written, place, event, what))
+    SAULTrainer.training_step = stopped
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            code = command_in(Path(place), Path(model), files)("unlearn", *words)
+    finally:
+        SAULTrainer.training_step = step
+    return code, told.getvalue(), written
+
+
+def note(written: list[str], place: str, event: str, what: Any) -> None:
+    """Note a file that is opened to be written."""
+    if event == "open" and str(what[0]).startswith(place) and "w" in str(what[1]):
+        written.append(str(what[0]))
+
+
+def test_the_command_stops_on_both_writes_on_one_and_goes_on_alone(
+    ranks: Ranks, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch_alm.unlearning.report.plot_losses", lambda *_: None)
+    words = ("--steps", 14, "--batch-size", 4, "--alpha", 2)
+    place = str(tmp_path), str(folder), (files := lay(tmp_path))
+    first, second = ranks(commanded, *place, words, 6, timeout=120.0)
+    assert (first[0], second[0]) == (130, 130) and "Stopped after step 6 of 14" in first[1]
+    assert not second[1].strip()
+    assert not [path for path in second[2] if "rng_state" not in path]
+    alone = command_in(tmp_path, folder, files)
+    assert alone("unlearn", *words) == alone("unlearn", *words, output="whole") == 3
+    parts, whole = report(tmp_path / "out"), report(tmp_path / "whole")
+    assert len(parts["trace"]) == 14
+    for one, other in zip(parts["trace"], whole["trace"], strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    assert len(weights(tmp_path / "out")) == len(weights(tmp_path / "whole"))
+    again = ranks(commanded, *place, (*words[2:], "--steps", 16), 0, timeout=120.0)
+    assert [code for code, *_ in again] == [3, 3] and not again[1][1].strip()
+    assert len(report(tmp_path / "out")["trace"]) == 16
+
+
+def refused(rank: int, folder: str, how: dict[str, Any]) -> str:
+    launch(rank, 2, ACCELERATE_USE_FSDP=str(how.pop("sharded", False)))
+    if not how.get("is_launched", True):
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            del os.environ[name]
+    try:
+        train(rank, folder, how)
+    except Refusal as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize(("how", "told"), [
+    ({"batch_size": 1}, "2 processes share a batch of 1 rows, so that some would have none"),
+    ({"rows": [FORGET, FORGET[1:]]}, "the processes differ in forget; each would pull its own way"),
+    ({"sharded": True}, "were started for FSDP, and here each holds the whole model"),
+    ({"is_launched": False}, "the process group has 2 processes, and the Trainer sees 1 of them"),
+    ({"rows": [FORGET, [*FORGET[1:], {"question": "x", "answer": ""}]]}, "forget row 6"),
+])  # fmt: skip
+def test_what_ranks_cannot_do_is_refused_on_all(
+    ranks: Ranks, folder: Path, how: Any, told: str
+) -> None:
+    assert all(told in each for each in ranks(refused, str(folder), how, timeout=120.0))
