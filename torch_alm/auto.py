@@ -1,8 +1,8 @@
 r"""mu="auto": a penalty in the units of the optimizer's first-order response.
 
 With the violation c, a = grad c, g the gradient that the optimizer is about to use, e what the loss
-multiplies the penalty by, r = g - e w a the rest of it (objective and other constraints), and the
-optimizer's preconditioner d:
+multiplies the penalty by, r = g - e w a the rest of it (objective, other constraints and L2), and
+the optimizer's preconditioner d:
 
     G   = sum_i lr e a_i^2 / d_i         c that one unit of weight takes off in a step  [c / weight]
     rho = |r| / (e |a|)                  the weight at which the penalty pulls like the rest
@@ -10,7 +10,11 @@ optimizer's preconditioner d:
     mu  = min(K kappa / G, max(kappa_0 / G, eta rho / s))
     w   = [lambda + mu c~]_+             every step: the weight that acts (no projection for "==")
     lambda <- [lambda + theta mu cbar]_+             every 20 steps, cbar = EMA_10 c
-    theta = clip(1 - (|cbar_before| - |cbar|) / (20 G rho), 0, 1)
+    theta = clip(1 - (|cbar_before| - |cbar|) / (20 G rho), 0, 1)        kappa_0 c for G rho = 0
+
+A price may begin at next to 0, where the objective is flat, and grow with every move towards the
+goal. After five updates with theta > 0.9 and c on one side each further one adds twice as much as
+the one before would have, up to kappa c / G, until c falls or turns.
 
 theta stores nothing while c falls as fast as the price rho makes it fall at the rate of these
 steps: a rate that is warmed up is no reason for a larger lambda. Nor is it one for a larger mu.

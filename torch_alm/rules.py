@@ -128,7 +128,7 @@ class Cap(Rule):
         return update._replace(stored=numbers.clamp(update.stored, -self.limit, self.limit)), memory
 
     def is_limiting(self, multiplier: Number) -> bool:
-        """Tell whether some entry is at the limit."""
+        """Return whether some entry is at the limit."""
         return numbers.any_of(abs(multiplier) >= self.limit)
 
 
@@ -150,7 +150,7 @@ class WarmUp(Rule):
         settings.settle(self, steps=settings.count(0))
 
     def is_waiting(self, steps: int) -> bool:
-        """Tell whether the first steps are not over yet."""
+        """Return whether the first steps are not over yet."""
         return steps < self.steps
 
 

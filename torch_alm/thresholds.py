@@ -23,8 +23,7 @@ from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters
 from torch_alm._optim.objective import make_replay
-from torch_alm._optim.steps import Gradient, displacement, inner
-from torch_alm._optim.wrapper import find_stateful
+from torch_alm._optim.steps import rate_of_step
 from torch_alm.perturb import Excursion, Params, radii_of
 
 __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
@@ -32,7 +31,6 @@ __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
 Loss: TypeAlias = Callable[..., Tensor]
 
 PASSES, STEP, CLOSE = 10, 4.0, 0.02  # most measurements of a search, its factor, what is met
-ASKINGS, FLAT = 6, 0.2  # most steps of a copy, the least power of the rate that they may go as
 
 
 class Level(NamedTuple):
@@ -95,13 +93,11 @@ def rate_for(
 ) -> float:
     """Find the learning rate at which the optimizer's next step changes a loss by `change`.
 
-    A copy of weights and state takes the step with the gradient of the loss, at the own rates and
-    then at the one that follows, until -g . (theta' - theta) is `change` to a fiftieth. Momentum
-    and weight decay are in it: a fresh AdamW takes a step of signs, lr is about change / |g|_1,
-    and the steps of a fresh SGD with momentum grow to 1 / (1 - momentum) times the first.
-
-    Rows known by heart (a loss near 0) have hardly a gradient, and lr is far too high. Give the
-    log-odds of their tokens as the loss: `measures.log_odds`.
+    A copy of weights and state takes that step with the gradient of the loss, at other rates until
+    |g . (theta' - theta)| is `change` to a fiftieth, momentum and weight decay included. A fresh
+    AdamW takes a step of signs: lr is about change / |g|_1. The steps of a fresh SGD with momentum
+    grow to 1 / (1 - momentum) times the first. Rows known by heart (a loss near 0) have hardly a
+    gradient, and lr is far too high: give their `measures.log_odds` as the loss.
 
     Args:
         optimizer: fresh or in use; its own rates count by their ratio alone. Of a `DualOptimizer`
@@ -131,58 +127,17 @@ def rate_for(
         >>> round(rate, 4)
         0.02
     """
-    if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-        found = type(optimizer).__name__
-        raise TypeError(f"rate_for found {found}. Did you mean an optimizer: `AdamW(params)`?")
-    optimizer = with_hooks(optimizer)
+    optimizer = with_hooks(optimizer, "rate_for")
     params = [p for p in parameters(optimizer) if p.requires_grad]
     start, gradient = _gradient("rate_for", params, loss, batches, change)
     if abs(start) < change:
         warnings.warn(
-            f"rate_for: a change of {change:g} is more than the loss has, {start:.2g}. Near 0 it "
-            "has hardly a gradient, and the rate would wreck the model. Did you mean the log-odds "
-            "of these rows, `lambda: log_odds(model, batch)` of torch_alm.measures? (Of log-odds "
-            "that happen to be near 0 the rate is right.)",
+            f"rate_for: a change of {change:g} is more than the loss has, {start:.2g}. Near 0 a "
+            "loss has hardly a gradient, and the rate would wreck the model. Did you mean the "
+            "rows' log-odds, `measures.log_odds(model, batch)`? (Log-odds near 0 are fine.)",
             stacklevel=2,
         )
-    return _asked(find_stateful(optimizer), gradient, change)
-
-
-def _asked(optimizer: Optimizer, gradient: Gradient, change: float) -> float:
-    """Ask a copy for steps until one changes the loss by `change`; return its rate."""
-    seen, times, power = list[tuple[float, float]](), 1.0, 1.0  # a step goes as a power of its rate
-    while len(seen) < ASKINGS:
-        rate, found = _fall(optimizer, gradient, times)
-        if seen and seen[-1][1] > 0 and found > 0:
-            power = math.log(found / seen[-1][1]) / math.log(rate / seen[-1][0])
-        if abs(found - change) <= CLOSE * change and power > FLAT:
-            return rate * (change / found) ** (1 / power)
-        seen.append((rate, found))
-        if not 0 <= found < math.inf or power < FLAT:
-            break
-        times *= (change / found) ** (1 / power) if found else 1000.0
-    told = ", ".join(f"{found:.3g} at lr={rate:.3g}" for rate, found in seen)
-    raise ValueError(
-        f"rate_for: at no rate that was tried does the next step of {type(optimizer).__name__} "
-        f"change the loss by {change:g}, but by {told}. Is a step not proportional to its rate "
-        "(relative steps, sizes kept from before), does it go against the gradient (momentum), or "
-        "is the rate warmed up from 0? Did you mean a fresh AdamW, or to ask before the schedule?"
-    )
-
-
-def _fall(optimizer: Optimizer, gradient: Gradient, times: float) -> tuple[float, float]:
-    """Return the first group's rate, and by how much a step of a copy changes the loss at it."""
-    try:
-        moved = displacement(optimizer, gradient, times)
-        rate = float(optimizer.param_groups[0]["lr"]) * times
-    except Exception as error:
-        raise ValueError(
-            f"rate_for: a copy of {type(optimizer).__name__} takes no step with a gradient: "
-            f"{error}. Does it need a closure (LBFGS), sparse gradients, or a rate (Adafactor: "
-            "`relative_step=False`)? Did you mean a fresh AdamW?"
-        ) from error
-    climbs = optimizer.param_groups[0].get("maximize", vars(optimizer).get("maximize"))
-    return rate, inner(gradient, moved) * (1 if climbs else -1)
+    return rate_of_step(optimizer, gradient, change)
 
 
 class Radius(NamedTuple):
@@ -342,24 +297,19 @@ def _gradient(
 
 @contextmanager
 def _restored_buffers() -> Iterator[None]:
-    """Put buffers of modules that run in training, such as BatchNorm's statistics, back at the end.
+    """Put back what a pass moves in training, such as BatchNorm's statistics, whoever has it."""
+    seen = dict[torch.nn.Module, list[tuple[Tensor, Tensor]]]()
 
-    Nobody says which modules a loss runs, so they are noted as they are called.
-    """
-    seen = dict[tuple[torch.nn.Module, str], tuple[Tensor, Tensor]]()
+    def keep(module: torch.nn.Module, _: object) -> None:
+        if module.training and module not in seen:
+            seen[module] = [(x, x.clone()) for x in module.buffers(recurse=False)]
 
-    def note(module: torch.nn.Module, _: object) -> None:
-        for name, x in module._buffers.items() if module.training else ():  # pyright: ignore[reportPrivateUsage]
-            if x is not None and (module, name) not in seen:
-                seen[module, name] = x, x.clone()
-
-    handle = register_module_forward_pre_hook(note)
+    handle = register_module_forward_pre_hook(keep)
     try:
         yield
     finally:
         handle.remove()
-        for (module, name), (x, before) in seen.items():
-            module._buffers[name] = x  # pyright: ignore[reportPrivateUsage]
+        for x, before in (pair for pairs in seen.values() for pair in pairs):
             if not torch.equal(x, before):
                 x.copy_(before)
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.command.conftest import ANSWER, NUMBERS, Command
+from torch_alm.measures import log_odds
 from torch_alm.unlearning.folders import finite
-from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
+from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
 
@@ -193,7 +194,8 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other(goal: Goal, aim: fl
     loss.backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)
-    assert log_odds(logits, labels)[1, 0].item() == pytest.approx(by_hand.item())
+    odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
+    assert odds[1].item() == pytest.approx(by_hand.item())
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
 
 

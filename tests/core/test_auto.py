@@ -269,6 +269,13 @@ def test_a_response_that_says_nothing_changes_nothing_and_without_a_rest_mu_is_s
     assert (entry.gain, entry.balance, entry.mu) == (2.0, 0.0, 1e-3 / 2.0)
 
 
+def test_without_a_price_lambda_waits_for_what_the_least_mu_takes_off() -> None:
+    auto = Auto().see(0.99)
+    vars(auto).update(gain=2.0, floor=1e-3, last=1.0, count=19.0)
+    theta = 1 - (1.0 - 0.99) / (20 * 1e-3 * 0.99)  # of c a thousandth in each of 20 steps
+    assert auto.advance() == pytest.approx(theta * 1e-3 / 2 * 0.99, rel=1e-9)
+
+
 def test_what_moves_smoothly_is_no_noise() -> None:
     """The weight then follows the violation itself, whatever swings it goes through."""
     auto, times = Auto(), range(200)

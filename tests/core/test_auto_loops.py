@@ -1,4 +1,4 @@
-"""mu="auto" in the loops people have, beside its formula written out by hand."""
+"""mu="auto" in the loops people have, whose rates move, beside its formula written by hand."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, OneCycleLR
 from torch.utils.checkpoint import checkpoint
 
 from tests.core.optimizers import SKIPPED, of_torch, variants
-from torch_alm import ALMConstraint
-from torch_alm._optim.steps import KNOWN, response
+from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm._optim.steps import KNOWN, preconditioner, response
 
 WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
@@ -192,3 +193,96 @@ def test_what_a_steady_pull_moves_in_a_step_is_foreseen_or_the_optimizer_refused
     moved = (other[0] - before[1]) - (theta[0] - before[0])
     found = abs(float((a * moved.detach()).sum())) / 20
     assert gain == pytest.approx(found, rel=0.06, abs=0) and balance == 0
+
+
+STEPS = 1200  # of a schedule
+SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
+    "warm-up": lambda o: LambdaLR(o, lambda t: min(1.0, (t + 1) / 200)),
+    "warm-up from 0": lambda o: LambdaLR(o, lambda t: min(1.0, t / 500)),
+    "cosine": lambda o: CosineAnnealingLR(o, STEPS),
+    "one cycle": lambda o: OneCycleLR(o, max_lr=0.05, total_steps=STEPS),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "taken"),
+    [(lambda p: Adagrad(p, lr=0.01, lr_decay=0.1), 0),
+     (lambda p: RMSprop(p, lr=0.01, centered=True), 600)],
+    ids=["a sum that is 0 so far", "centered"],
+)  # fmt: skip
+def test_what_divides_a_step_is_read_as_it_will_be(make: Any, taken: int) -> None:
+    """Gradients between 0.9 and 1.1 of their mean."""
+    theta, mean = torch.zeros(2, dtype=WIDE, requires_grad=True), torch.tensor([3.0, -0.2])
+    optimizer = make([theta])
+    for step in range(taken + 1):
+        before, theta.grad = theta.detach().clone(), (1 + 0.1 * (-1) ** step) * mean.double()
+        if step == taken:
+            group, state = optimizer.param_groups[0], optimizer.state[theta]
+            rate, root = preconditioner(group, state, theta.grad)
+        optimizer.step()
+    found = (before - theta.detach()) / theta.grad
+    torch.testing.assert_close(found, rate / root, rtol=0.03, atol=0)
+
+
+def to_a_sum() -> tuple[list[float], Any, Any, float, float]:
+    """The nearest point to (1, 2, 3) whose sum is at least 9: each goes up by 1, the multiplier."""
+    goal = torch.tensor([1.0, 2.0, 3.0])
+    return [0.0] * 3, lambda x: (x - goal).square().sum() / 2, ">=", 9.0, 1.0
+
+
+def a_budget() -> tuple[list[float], Any, Any, float, float]:
+    """Hours h by their value v, at most 6 in all: h = v / lambda."""
+    value = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    return [10.0] * 4, lambda h: -(value * h.clamp(min=1e-6).log()).sum(), "<=", 6.0, 10 / 6
+
+
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [("warm-up", a_budget), ("warm-up from 0", to_a_sum), ("cosine", to_a_sum),
+     ("one cycle", a_budget)],
+)  # fmt: skip
+def test_a_schedule_ends_at_the_limit_and_lambda_is_never_far_from_its_price(
+    schedule: str, problem: Callable[[], tuple[list[float], Any, Any, float, float]]
+) -> None:
+    start, objective, sense, alpha, price = problem()
+    x, peak = torch.tensor(start, requires_grad=True), 0.0
+    optimizer = Adam([x], lr=0.02)
+    scheduler = SCHEDULES[schedule](optimizer)
+    constraint = ALMConstraint(x.sum, alpha, "auto", sense=sense)
+    constraint.attach(optimizer)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (objective(x) + constraint()).backward()
+        optimizer.step()
+        scheduler.step()
+        peak = max(peak, float(constraint.multiplier))
+    assert x.sum().item() == pytest.approx(alpha, rel=0.01)
+    assert constraint.multiplier == pytest.approx(price, rel=0.1) and peak < 1.5 * price
+
+
+def test_a_finished_step_is_scaled_by_a_number_for_mu_alone() -> None:
+    theta = torch.zeros(1, requires_grad=True)
+    sides, found = (SGD([theta]), SGD([theta])), ALMConstraint(None, 1.0, "auto")
+    with pytest.raises(ValueError, match=r'mu="auto".*scale="step".*mu=0.1'):
+        DualOptimizer(*sides, found, scale="step")
+    dual = DualOptimizer(*sides, ALMConstraint(None, 1.0, 0.5), scale="step")
+    dual.constraint = found
+    with pytest.raises(ValueError, match=r'scale="step"'):
+        dual.backward(retain=theta.sum, forget=theta.sum)
+
+
+def test_a_violated_constraint_whose_mu_is_not_known_yet_is_measured_in_the_next_step() -> None:
+    theta = torch.ones(3, requires_grad=True)
+    measured = list[float]()
+
+    def forget() -> Tensor:
+        measured.append(theta.sum().item())
+        return theta.sum()
+
+    sides = (Adam([theta], lr=1e-3) for _ in range(2))
+    dual = DualOptimizer(*sides, ALMConstraint(None, 9.0, "auto"), probe_every=8)
+    for _ in range(3):
+        dual.backward(retain=lambda: theta.square().sum(), forget=forget)
+        dual.step()
+        dual.zero_grad()
+    assert len(measured) == 3 and max(measured) < 9.0

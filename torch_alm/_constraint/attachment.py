@@ -76,7 +76,7 @@ class Attachments(list[Attachment]):
             each.remove()
 
 
-def with_hooks(optimizer: object) -> Optimizer:
+def with_hooks(optimizer: object, owner: str = "ALMConstraint.attach") -> Optimizer:
     """Find the optimizer, or the one inside it, whose step runs hooks.
 
     A shell such as accelerate's is an `Optimizer` by its class alone: it was never initialised as
@@ -91,6 +91,6 @@ def with_hooks(optimizer: object) -> Optimizer:
             return found
         found = vars(found).get("optimizer")
     raise TypeError(
-        f"ALMConstraint.attach takes a torch.optim.Optimizer and found {type(optimizer).__name__}, "
+        f"{owner} takes a torch.optim.Optimizer and found {type(optimizer).__name__}, "
         "which has no hooks for its steps. Did you mean the optimizer inside it?"
     )

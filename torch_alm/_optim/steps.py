@@ -1,6 +1,7 @@
 """What an optimizer makes of a gradient: the next step of a copy, and the response to a weight."""
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
@@ -17,37 +18,28 @@ Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of i
 
 KNOWN = (SGD, Adam, AdamW, NAdam, Adamax, RMSprop, Adagrad)  # those whose divisor is read
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
+ASKINGS, CLOSE, FLAT = 6, 0.02, 0.2  # most steps of a copy, what is met, the least power of a rate
 TINY = 1e-38  # added to a divisor that may be 0
 
 
-def displacement(optimizer: Optimizer, gradient: Gradient, times: float = 1.0) -> Gradient:
-    """Return by how much the optimizer's next step moves each parameter with this gradient.
+def displacement(optimizer: Optimizer, gradient: Gradient, times: float) -> Gradient:
+    """Return by how much the next step moves each parameter with this gradient, rates times that.
 
-    A copy of parameters and state takes it, in float32 or wider; of a wrapper that of its first
-    base. Nothing of the optimizer, and no random number, is used up.
-
-    Args:
-        optimizer: fresh or in use.
-        gradient: dense, of the parameters that have one.
-        times: what the copy's rates are multiplied by.
-
-    Raises:
-        Exception: whatever the copy's step raises.
-
-    Cost: a copy of the weights and of the gradient, and one of the state.
+    A copy of parameters and state takes it, in float32 or wider; nothing of the optimizer, and no
+    random number, is used up. Cost: a copy of weights, gradient and state.
     """
-    base, memo = find_stateful(optimizer), dict[int, Any]()
-    for p in parameters(base):
+    memo = dict[int, Any]()
+    for p in parameters(optimizer):
         memo[id(p)] = p.detach()  # without a gradient it is not moved
         if p in gradient:
             memo[id(p)] = torch.nn.Parameter(p.detach().to(_float(p), copy=True))
             memo[id(p)].grad = gradient[p].to(_float(p), copy=True)
-    for state in base.state.values():
+    for state in optimizer.state.values():
         narrow = [x for x in state.values() if isinstance(x, Tensor) and _float(x) != x.dtype]
         memo.update({id(x): x.detach().to(_float(x)) for x in narrow})
     again = make_replay([*gradient])
     try:
-        twin = _copied(base, memo)
+        twin = _copied(optimizer, memo)
         for group in twin.param_groups:
             group["lr"] = group["lr"] * times
         step: Any = type(twin).step
@@ -57,16 +49,55 @@ def displacement(optimizer: Optimizer, gradient: Gradient, times: float = 1.0) -
     return {p: memo[id(p)].detach() - p.detach() for p in gradient}
 
 
+def rate_of_step(optimizer: Optimizer, gradient: Gradient, change: float) -> float:
+    """Return the first group's rate at which the next step changes a loss by `change`.
+
+    The gradient is that of the loss. A step goes about as a power of its rate; a copy is asked for
+    steps until one has met the change to a fiftieth.
+
+    Raises:
+        ValueError: if there is no such rate.
+    """
+    base, times, power = find_stateful(optimizer), 1.0, 1.0
+    group, name = base.param_groups[0], type(base).__name__
+    sign = 1 if group.get("maximize", vars(base).get("maximize")) else -1
+    seen = list[tuple[float, float]]()
+    while len(seen) < ASKINGS:
+        try:
+            rate = float(group["lr"]) * times
+            found = sign * inner(gradient, displacement(base, gradient, times))
+        except Exception as error:
+            raise ValueError(
+                f"rate_for: a copy of {name} takes no step with a gradient: {error}. Does it need "
+                "a closure (LBFGS), sparse gradients, or a rate (Adafactor: "
+                "`relative_step=False`)? Did you mean a fresh AdamW?"
+            ) from error
+        if seen and seen[-1][1] > 0 and found > 0:
+            power = math.log(found / seen[-1][1]) / math.log(rate / seen[-1][0])
+        if abs(found - change) <= CLOSE * change:
+            return rate * (change / found) ** (1 / power)
+        seen.append((rate, found))
+        if not 0 <= found < math.inf or power < FLAT:
+            break
+        times *= (change / found) ** (1 / power) if found else 1000.0
+    told = ", ".join(f"{found:.3g} at lr={rate:.3g}" for rate, found in seen)
+    raise ValueError(
+        f"rate_for: at no rate that was tried does the next step of {name} change the loss by "
+        f"{change:g}, but by {told}. Is a step not proportional to its rate (relative steps, sizes "
+        "kept from before), does it go against the gradient (momentum), or is the rate warmed up "
+        "from 0? Did you mean a fresh AdamW, or to ask before the schedule?"
+    )
+
+
 def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
-    """Copy an optimizer with what its class keeps beside the state, which torch's copies lack."""
+    """Copy an optimizer with what its class keeps beside the state, which torch does not copy."""
     twin = memo[id(optimizer)] = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
             vars(twin)[name] = _copied(value, memo)
-        elif name.endswith("_hooks"):
-            vars(twin)[name] = type(value)()
-        elif name != "step":  # which a scheduler has put there
-            vars(twin)[name] = copy.deepcopy(value, memo)
+        else:  # without those who watch this one
+            is_kept = not name.endswith("_hooks")
+            vars(twin)[name] = copy.deepcopy(value, memo) if is_kept else type(value)()
     return twin
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_alm.language import losses, pad_id
 from torch_alm.language._generation import TAU
-from torch_alm.measures import token_nll
+from torch_alm.measures import log_odds, token_nll
 from torch_alm.measures._answers import predict_answers as predictions
 from torch_alm.measures._answers import sequence_means, spread
 from torch_alm.measures._certificate import margins_of, surrogate
@@ -97,7 +97,7 @@ class Goal:
         is_said = (likeliest | (labels[:, 1:] == -100)).all(1)
         found = torch.where(is_said & (found >= aim), 0.0, found)
         low = found < aim
-        odds = log_odds(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
+        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
         return lowered, found.clamp(max=aim).mean()
 
@@ -123,14 +123,6 @@ class Goal:
         if self.kind == "rows" and self.count_below(rows) > len(rows) // SAID_SHARE:
             return False
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
-
-
-def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
-    """log(p / (1 - p)) of the labelled tokens, (B, T - 1); 0 elsewhere."""
-    chosen = labels[:, 1:].clamp(min=0)[..., None]
-    wide = logits[:, :-1].float()
-    others = wide.scatter(2, chosen, -math.inf).logsumexp(2)
-    return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
 def goal_of(loaded: Setup) -> Goal:

@@ -21,9 +21,10 @@ from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import Row, collate, pad_id
 from torch_alm.language._models import LanguageModel
+from torch_alm.measures import log_odds
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
-from torch_alm.unlearning.goal import Goal, log_odds
+from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.layer_cache import LayerCache, Original, answer_logits, pad_logits
 from torch_alm.unlearning.loading import Setup
 
@@ -46,7 +47,9 @@ class Objective:
     def odds(self, model: Any, batch: Any) -> Tensor:
         """Log-odds of the answers: of a row known by heart they have a gradient, too."""
         logits, _ = answer_logits(model, batch)
-        return log_odds(*pad_logits(logits, batch["labels"])).sum() / len(logits)
+        logits, labels = pad_logits(logits, batch["labels"])
+        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
+        return (odds * (labels[:, 1:] != -100).sum(1)).mean()
 
 
 class KLRetainTrainer(SAULTrainer):
