@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from torch import Size
 
 LOADING = "ALMConstraint.load_state_dict"
-PILE = 100  # measurements without a step, which nobody means
+PILE = 100  # measurements without a step, from which on `step` was forgotten
 FEW, MOVES = 10, 3  # measurements, with moves of weights between them: a loop that forgot it
 
 
@@ -22,7 +22,7 @@ def refuse_nothing(verb: str) -> NoReturn:
 
 
 def describe_nonfinite(bad: int, then: str) -> str:
-    """Say that measurements of a step, or its update, are not finite."""
+    """Return a sentence for measurements of a step, or its update, that are not finite."""
     return (
         f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
         f"{then}. Is the loss unbounded, or mu too large?"

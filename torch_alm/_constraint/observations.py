@@ -33,8 +33,8 @@ class Mean(NamedTuple):
 def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -> Mean:
     """Average the observations of all ranks; at most one device synchronisation.
 
-    What is averaged is the distance from alpha: the mean of measurements that equal it is alpha,
-    whatever the weights round to.
+    Distances from alpha are averaged, so that the mean of measurements equal to alpha is alpha,
+    however the weights are rounded.
 
     Args:
         observations: numbers of the shape `size`, or with an index its entries.
@@ -62,7 +62,7 @@ def _columns(
 ) -> tuple[Tensor, Tensor]:
     """Return the entry that each number is for, and what of it is summed up there.
 
-    Its distance from alpha times its weight, the weight, and a 1 where it is not finite.
+    Summed up are the distance from alpha times the weight, the weight, and 1 if it is not finite.
     """
     everywhere = torch.arange(size.numel(), device="cpu")
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])

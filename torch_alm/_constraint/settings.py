@@ -1,4 +1,4 @@
-"""Settings: what a filter and a rule are, and the one table in which all are checked."""
+"""The bases of filters and rules, and the table that checks all settings."""
 
 import math
 import operator
@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
 
 class Filter(ABC):
-    """A pair of functions that makes of noisy violations the one that counts.
+    """A pair of functions that turns noisy violations into the one that counts.
 
     A float is filtered for one number and a float64 tensor, on the host, for a vector. Neither
     function changes what it is given, for a step can be looked at in advance or taken back. A
@@ -49,7 +49,7 @@ class Filter(ABC):
     def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
         """Return the memory as if every violation had been so much larger: alpha has changed.
 
-        The base forgets: what it remembers may be of any form.
+        The base begins anew, as it does not know the form of the memory.
         """
         return self.init()
 

@@ -11,7 +11,7 @@ from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.settings import Filter, Reading, Rule, Update
 
-STEPS, UPDATES = 64, 8  # before the first stretch: a run that is shorter says nothing
+STEPS, UPDATES = 64, 8  # before the first stretch: a shorter run shows nothing
 SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
 GROWTH = 10.0  # of the weight in the stretch that follows
 STATUSES = (  # worst first: a group is as well as its worst member
@@ -127,7 +127,7 @@ class Stall(Stateful):
 class State(Stateful):
     """The memory of a constraint: floats, or float64 tensors with one entry per multiplier.
 
-    A step makes another state of it, so that one that fails has changed nothing.
+    A step returns another state, so that a step that fails has changed nothing.
 
     Attributes:
         multiplier: lambda, as stored.

@@ -1,4 +1,4 @@
-"""Run an objective and add its gradient; tell measurements inside it whether the pass counts.
+"""Run an objective and add its gradient; record whether the pass counts.
 
 An objective under SAM runs twice: in a first pass that only finds delta, and in a perturbed one
 that counts. Side effects (measurements, dropout) need to know.

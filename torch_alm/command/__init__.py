@@ -52,7 +52,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _execute(given: argparse.Namespace) -> int:
-    """Do what was asked; a refusal is one sentence on standard error, or one line of JSON."""
+    """Run the verb; print a refusal as one sentence on standard error, or one line of JSON."""
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from torch_alm.command.arguments import spell_options

@@ -1,4 +1,4 @@
-"""The options of the command: what they are called, what they may be, and where they come from."""
+"""The options of the command: names, values and sources."""
 
 import argparse
 import re
@@ -36,7 +36,7 @@ examples:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Refuse in a sentence, without the whole usage."""
+        """Raise `Refusal` with the message, without the usage."""
         raise Refusal(f"{message.rstrip('.')}. See --help.")
 
 
@@ -45,13 +45,13 @@ class _Form(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        """The help of an option, with its default if that is a value."""
+        """Return the help of an option, with its default if that is a value."""
         is_value = not isinstance(action.default, bool | list | None) and action.nargs != 0
         return f"{action.help} (default: %(default)s)" if is_value else action.help
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line, with those of its `--config` before its own, or a refusal."""
+    """Parse a command line, after the options of its `--config`; raise `Refusal` for a bad one."""
     whole, verbs = _parsers()
     verb = verbs.get(argv[0]) if argv else None
     if verb is None:
@@ -65,7 +65,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The command, and its three verbs."""
+    """Return the parsers of the command and its three verbs."""
     whole = _Parser(
         prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
     )
@@ -204,12 +204,12 @@ def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
 
 
 def _read_config(argv: Sequence[str]) -> Iterator[str]:
-    """The options that `--config FILE` names, as a command line has them."""
+    """Yield the options of `--config FILE` in the form of a command line."""
     path = next((b for a, b in pairwise(argv) if a == "--config"), None)
     path = next((a.partition("=")[2] for a in argv if a.startswith("--config=")), path)
     if path is None:
         return
-    import yaml  # not before it is asked for: help is to be there at once
+    import yaml  # imported here, as `--help` shall be quick
 
     try:
         found: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
@@ -225,7 +225,7 @@ def _read_config(argv: Sequence[str]) -> Iterator[str]:
 
 
 def spell_options(told: str) -> str:
-    """A sentence with options as they are typed: `max_length` becomes --max-length."""
+    """Return a sentence with options as they are typed: --max-length for `max_length`."""
     names = [*FILES, "device", *(each.name for each in fields(Options))]
     typed = {name: f"--{name}".replace("_", "-") for name in names}
     return re.sub("`([a-z_]+)`", lambda found: typed.get(found[1], found[0]), told)
@@ -242,7 +242,7 @@ def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 
 def _columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Our names and theirs by file; those of `""` are for every file."""
+    """Return our column names and the user's by file; those of `""` are for every file."""
     found: dict[str, dict[str, str]] = {}
     for text in given:
         file = ""

@@ -1,4 +1,4 @@
-"""`torch-alm evaluate` and `attack`: what a saved model knows, and what of it comes back."""
+"""`torch-alm evaluate` and `torch-alm attack`."""
 
 import argparse
 from datetime import datetime, timezone

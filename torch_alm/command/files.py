@@ -21,7 +21,7 @@ BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 def read_entries(
     path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Entry]:
-    """All rows of a file, or of the files in a folder; `columns` are ours and theirs, by role."""
+    """Read the rows of a file or folder; `columns` are our names and the user's, by role."""
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
     fix = f"--columns {role}:question=NAME,answer=NAME"
     try:
@@ -34,7 +34,7 @@ def read_entries(
 
 
 def records_of(path: Path) -> list[Record]:
-    """All rows of a file, each value as the text that it is; a folder is its files."""
+    """Return the rows of a file, or of the files of a folder, with each value as text."""
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
         return [record for each in found for record in records_of(each)]
@@ -47,7 +47,7 @@ def records_of(path: Path) -> list[Record]:
 
 
 def _table(path: Path, separator: str | None) -> Iterator[Record]:
-    """Rows below a line of names; an empty cell is no value."""
+    """Yield the rows below a line of names; an empty cell is no value."""
     header = next(iter(read_text(path).lstrip().splitlines()), "")
     if not header:
         return
@@ -86,7 +86,7 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 
 def _documents(path: Path) -> Iterator[Record]:
-    """Texts between lines of hyphens."""
+    """Yield the texts between lines of hyphens."""
     line = 1
     for document in BETWEEN_TEXTS.split(read_text(path)):
         if document.strip():
@@ -97,7 +97,7 @@ def _documents(path: Path) -> Iterator[Record]:
 
 
 def _rename_columns(record: Record, columns: Mapping[str, str]) -> Record:
-    """The record under our names: those asked for, or all of them, whatever their case."""
+    """Return the record with our names: those of `columns`, or all, in any case."""
     by_case = {name.strip().casefold(): name for name in record.fields}
     if not columns:
         return record._replace(fields={k: record.fields[name] for k, name in by_case.items()})

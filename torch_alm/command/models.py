@@ -1,4 +1,4 @@
-"""Models of folders and of the hub, with their tokenizers: loaded whole, or refused."""
+"""Load models and tokenizers from folders and the hub, and check that they are complete."""
 
 import argparse
 import json
@@ -75,7 +75,7 @@ def _load(name: str, dtype: torch.dtype, kind: str = "causal language model") ->
 
 
 def check_folder(name: str) -> None:
-    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know."""
+    """Raise `Refusal` for a folder without model and tokenizer, or a name unknown to the hub."""
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")
@@ -95,7 +95,7 @@ def check_folder(name: str) -> None:
 
 
 def _check_known(name: str) -> None:
-    """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
+    """Raise `Refusal` for a name that is neither in the cache nor given by the hub."""
     try:
         found = (try_to_load_from_cache(name, file) for file in CONFIGS)
         if not any(isinstance(path, str) for path in found):
@@ -108,7 +108,7 @@ def _check_known(name: str) -> None:
 
 
 def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
+    """Raise `Refusal` for a checkpoint with missing or unexpected weights.
 
     `info` is from `from_pretrained(..., output_loading_info=True)`; tied weights are not missing.
     """
@@ -128,7 +128,7 @@ def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
 
 
 def stored_dtype(name: str) -> torch.dtype:
-    """The dtype that a model is stored in; float32 where its configuration does not say.
+    """Return the dtype a model is stored in, float32 if its configuration has none.
 
     For adapters it is that of the model they were trained on.
     """
@@ -145,13 +145,13 @@ NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 
 
 def _adapters_in(name: str) -> dict[str, Any] | None:
-    """The settings of adapters for another model, if the folder, or name on the hub, is of some."""
+    """Return the settings of adapters, if the folder or name on the hub has some."""
     path = find_adapter_config_file(name)
     return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
-    """The model that adapters were trained on; a relative path may start where they lie."""
+    """Return the base of adapters; a relative path may start in their folder."""
     base = adapters.get("base_model_name_or_path")
     if base and Path(name, base).is_dir():
         base = str(Path(name, base))
@@ -168,7 +168,7 @@ def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
 
 
 def _load_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> LanguageModel:
-    """The model with the adapters of that name, merged into it or to be trained."""
+    """Load a model with adapters, merged into it or to be trained."""
     if not merge and kind != "LORA":
         raise Refusal(
             f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
@@ -186,7 +186,7 @@ def _load_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> Langua
 
 @torch.no_grad()
 def _merge(model: LanguageModel, name: str, kind: str) -> LanguageModel:
-    """The model with the adapters merged, compared with the one that has them apart."""
+    """Merge the adapters; raise `Refusal` if the logits change."""
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
     model.eval()
     apart = model(input_ids=ids, use_cache=False).logits.float()

@@ -1,4 +1,4 @@
-"""Output: sentences on the terminal, and a folder in which nothing of others is overwritten."""
+"""Print to the terminal, and check that no file of others is overwritten."""
 
 import json
 import os
@@ -15,7 +15,7 @@ WIDTH = 80
 
 
 class Result(NamedTuple):
-    """The end of a verb: exit code, content of the report if there is one, last lines, numbers."""
+    """The result of a verb: exit code, content of its report, last lines, planned numbers."""
 
     code: int
     content: Mapping[str, Any] | None
@@ -29,7 +29,7 @@ def is_silent() -> bool:
 
 
 def say(text: str) -> None:
-    """Print, wrapped where a line is prose."""
+    """Print text, with prose wrapped."""
     if is_silent():
         return
     for line in text.split("\n"):
@@ -50,14 +50,14 @@ def complain(text: str) -> None:
 
 
 def wrap(text: str) -> str:
-    """The text in lines; a path that is longer than a line stays whole: it is to be copied."""
+    """Wrap text in lines; a long path stays in one piece, so that it can be copied."""
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def check_output(
     folder: Path, targets: Iterable[str], models: Iterable[str | None], *, force: bool
 ) -> None:
-    """Refuse to write these targets where something else might be lost, or into a model's folder.
+    """Raise `Refusal` if writing the targets would replace other files, or files of a model.
 
     With `force`, what the `report.json` of an earlier run lists may be replaced.
     """
@@ -91,7 +91,7 @@ def check_output(
 
 
 def _list_files(folder: Path) -> set[str]:
-    """The files that the report of an earlier run lists."""
+    """Return the files that the report of an earlier run lists."""
     try:
         return {*json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -99,13 +99,13 @@ def _list_files(folder: Path) -> set[str]:
 
 
 def list_written(folder: Path) -> list[str]:
-    """Names of all files of a run, for its report."""
+    """Return the names of all files of a run, for its report."""
     model = [path.relative_to(folder).as_posix() for path in _files(folder / MODEL)]
     return sorted([*model, *REPORTS])
 
 
 def _files(path: Path) -> list[Path]:
-    """A file or link, or all of those below a folder."""
+    """Return a file or link, or all below a folder."""
     if path.is_symlink() or not path.is_dir():
         return [path] if path.is_symlink() or path.exists() else []
     return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())

@@ -1,4 +1,4 @@
-"""`torch-alm unlearn`: from a model and two files to a model that forgot, and a report of it."""
+"""`torch-alm unlearn`: a run from files to a saved model and its report."""
 
 import argparse
 import hashlib
@@ -37,16 +37,16 @@ from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable, resume_run
 from torch_alm.unlearning.train import catch_stop, check_reporter
 
-LIMITS = ("steps", "epochs", "max_retain_loss")  # others let a run go on that came to its end
-FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")  # may be others than it began with
+LIMITS = ("steps", "epochs", "max_retain_loss")  # a change of these lets an ended run go on
+FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")  # may change when a run goes on
 PLANNED = (1, 2, 8)  # processes
-UNFINISHED = "unfinished"  # the folder of a run that may go on
+UNFINISHED = "unfinished"  # the folder with the state of a run
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request, and its run."""
+    """The options of a run, and the run."""
 
     given: argparse.Namespace
     settings: dict[str, Any]
@@ -55,17 +55,17 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of all that the run needs to go on."""
+        """The folder with the state of the run."""
         return self.given.output / UNFINISHED
 
     @property
     def rerun(self) -> str:
-        """The command with which it goes on."""
+        """The command that continues the run."""
         return f"the same command{' without --force' * self.given.force}"
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
-    """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
+    """Begin or continue a run; the code is that of its verdict, or 130 if it was stopped."""
     join_group(given.device)
     began = share(datetime.now(timezone.utc))
     check_group()
@@ -128,7 +128,7 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on in a folder with settings that differ in others than the free ones."""
+    """Raise `Refusal` if settings other than the free ones differ from the folder's."""
     different = [k for k in {**was, **now} if k not in FREE and was.get(k) != now.get(k)]
     if different:
         told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
@@ -145,7 +145,7 @@ def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result
         if is_first():
             last = _open_folder(job, record, trainer.args.max_steps)
     last = share(last)
-    with catch_stop(trainer.heard):  # of what is over the first Ctrl-C takes nothing away
+    with catch_stop(trainer.heard):  # the first Ctrl-C after the last step changes nothing
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
             return _finish(job, checks)
@@ -200,7 +200,7 @@ def _publish(job: Job, checks: Checks) -> Result:
 
 
 def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None:
-    """Refuse to go on with a run that came to its end, and may do no more than it might then."""
+    """Raise `Refusal` for an ended run whose limits have not changed."""
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     step, ended = state["global_step"], state["stateful_callbacks"][KEY]["ended"]
     if step >= most or (ended and all(was.get(k) == job.settings.get(k) for k in LIMITS)):
@@ -213,7 +213,7 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
 
 
 def _save(job: Job) -> Measurement:
-    """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
+    """Save model (or adapters) and tokenizer, whole or not at all, and measure what was saved.
 
     The folder is loaded again, in place of what training took in memory, and measured before it
     takes its name. A model has the dtype that the original was stored in, adapters float32.
@@ -234,7 +234,7 @@ def _save(job: Job) -> Measurement:
 
 
 def _settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
-    """All that the weights of a run depend on."""
+    """Return all settings that the weights of a run depend on."""
     told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
     rows = {name: [row["input_ids"] for row in loaded.rows(name)] for name in loaded.sets}
     digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

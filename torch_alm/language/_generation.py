@@ -1,4 +1,4 @@
-"""Greedy answers: left padded batches, KV cache, cut at the end; and readings of many values."""
+"""Greedy answers in left padded batches, and readings of prompts and answers."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -50,7 +50,7 @@ def continuations(
     batch_size: int = 128,
     is_over: Callable[[str], object] | None = None,
 ) -> list[list[int]]:
-    """The greedy continuation of each prompt in token ids, without the one that ends it.
+    """Return the greedy continuation of each prompt in token ids, without the end token.
 
     Models that read a prompt in a padded batch otherwise than alone (those with a state, BART's
     decoder) are asked one by one.
@@ -62,7 +62,7 @@ def continuations(
         ends: tokens that end an answer, beyond the tokenizer's and the model's own.
         max_new_tokens: where to stop a row that does not end by itself.
         batch_size: prompts at once.
-        is_over: tells of the text so far whether a row may end there.
+        is_over: returns, for the text so far, whether a row may end there.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token, a prompt fills the model's
@@ -97,7 +97,7 @@ def continuations(
 def generate(
     model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], **how: Any
 ) -> list[str]:
-    """The greedy continuation of each prompt as text; `how` goes to `continuations`."""
+    """Return the greedy continuation of each prompt as text; `how`: see `continuations`."""
     return [decode(tokenizer, ids) for ids in continuations(model, tokenizer, prompts, **how)]
 
 
@@ -109,7 +109,7 @@ def greedy_answers(
     max_new_tokens: int = 200,
     **how: Any,
 ) -> list[str]:
-    """The greedy answer to the prompt of each row, given its `answer_scores`.
+    """Return the greedy answer to the prompt of each row, given its `answer_scores`.
 
     Where every token of the reference has more than half of the probability, greedy decoding
     returns the reference, and nothing is generated. `how` goes to `continuations`; cost: that of
@@ -133,7 +133,7 @@ def _greedy_tokens(
     known = {
         i: answer_ids(row)[:-1][:max_new_tokens]
         for i, (row, score) in enumerate(zip(rows, scores, strict=True))
-        if ASKED not in row  # no score tells of a header of the model's own
+        if ASKED not in row  # scores do not show a header that the model itself writes
         and row["input_ids"][-1] in ends
         and min(score.log_probabilities) > CERTAIN
     }
@@ -181,12 +181,12 @@ def read_answers(
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """The text of an answer as it is compared: without special tokens, stripped."""
+    """Decode an answer for comparison: without special tokens, stripped."""
     return tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
 def _settings(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> dict[str, Any]:
-    """Plain greedy search: what transformers does where nothing else is said."""
+    """Return the settings of plain greedy search."""
     own = model.generation_config.eos_token_id
     own = [] if own is None else [own] if isinstance(own, int) else own
     eos = sorted({tokenizer.eos_token_id, *own, *ends})
@@ -201,7 +201,7 @@ def _continue(
     max_new_tokens: int,
     criteria: list[Callable[..., Tensor]] | None,
 ) -> list[list[int]]:
-    """New token ids of each row, cut before the first end-of-sequence token."""
+    """Return the new token ids of each row, cut before the first end token."""
     width = max(map(len, prompts))
     room = positions(model) - width
     if room < 1:
@@ -224,7 +224,7 @@ def _continue(
 
 
 def _reads_batches(model: LanguageModel) -> bool:
-    """Tell whether a padded prompt is read as it is alone: the mask counts its positions.
+    """Return whether a padded prompt gives the same logits: its mask counts the positions.
 
     It does not in BART's decoder, and a state (RWKV) may run through the padding.
     """
@@ -235,7 +235,7 @@ def _reads_batches(model: LanguageModel) -> bool:
 
 @contextmanager
 def _override_config(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
-    """Inside, the model has no other settings of generation.
+    """Replace the model's own settings of generation inside the block.
 
     transformers fills from the model's own whatever a given configuration leaves at its default:
     sampling up to 4.57, penalties, n-grams not to be repeated and the like to this day.

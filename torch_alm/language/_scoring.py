@@ -42,7 +42,7 @@ class AnswerScores(NamedTuple):
 def answer_scores(
     model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float, *, moments: bool = False
 ) -> list[AnswerScores]:
-    """Token log-probabilities, matches, margins and margin certificate of every row.
+    """Return log-probabilities, matches, margins and the margin certificate of every row.
 
     Args:
         model: a causal language model of transformers.
@@ -88,7 +88,7 @@ def scores_of(answers: Answers, tau: float, *, moments: bool = False) -> Iterato
 
 
 def _moments(logits: Tensor) -> list[tuple[float, float]]:
-    """Mean and variance of log p(x) for x drawn from p, per row of the logits (n, V), in nats.
+    """Return mean and variance of log p(x), x drawn from p, per row of logits (n, V), in nats.
 
     About the mean: mean square less squared mean cancels in fp32 where a model is nearly certain.
     """
@@ -101,7 +101,7 @@ def _moments(logits: Tensor) -> list[tuple[float, float]]:
 
 
 def extraction_strength(matches: Sequence[bool]) -> float:
-    """Share of the answer that follows word for word once its first part is given, in [0, 1].
+    """Return the share of the answer that follows once its first part is given, in [0, 1].
 
     `1 - k / n`, k the length of the shortest prefix after which every teacher-forced greedy token
     is right. `matches`: per answer token, without the end of sequence, whether the most likely
@@ -115,7 +115,7 @@ def extraction_strength(matches: Sequence[bool]) -> float:
 
 
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
-    """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
+    """Return the mean NLL of every row's labelled tokens, in nats; see `answer_scores`."""
 
     def means(answers: Answers, _: Sequence[int]) -> list[float]:
         return sequence_means(*token_losses(answers)).tolist()
@@ -159,7 +159,7 @@ def _check(model: LanguageModel, rows: Sequence[Row]) -> None:
 
 
 def _batches(model: LanguageModel, rows: Sequence[Row]) -> Iterator[list[int]]:
-    """Indices of rows by falling length: little padding, and memory peaks in the first batch."""
+    """Yield rows by falling length: little padding, and the first batch takes most memory."""
     vocabulary = model.get_output_embeddings().weight.shape[0]
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]["input_ids"]))
     while order:

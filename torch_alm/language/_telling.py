@@ -1,4 +1,4 @@
-"""Words that tell something: what neither the question nor most other answers say already."""
+"""Telling words: those that neither the question nor most other answers have."""
 
 import re
 from bisect import bisect_left
@@ -21,12 +21,12 @@ SMALL = frozenset(_SMALL.split())
 
 
 def find_telling(text: str) -> frozenset[str]:
-    """The words that say what a sentence is about."""
+    """Return the words of a sentence but for common ones."""
     return frozenset(re.findall(r"\w+", normalise(text))) - SMALL
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The words with a digit, and those that begin with a capital letter inside the sentence."""
+    """Return words with a digit, and those with a capital letter inside the sentence."""
     words = enumerate(re.findall(r"\w+", text))
     found = [word for i, word in words if any(map(str.isdigit, word)) or (i and word[0].isupper())]
     return frozenset(map(normalise, found))
@@ -47,7 +47,7 @@ def _unaccented(word: str) -> str:
 
 
 def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
-    """Per question and answer the words of the answer that tell something, in small letters.
+    """Return the telling words of each answer, in lower case.
 
     Neither the question has them, nor most of four answers or more, nor are they words such as
     "the". A text, without a question, has none.
@@ -65,7 +65,7 @@ def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
 def telling_rows(
     tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], rows: Sequence[Row]
 ) -> list[Row]:
-    """Rows that label only the tokens of words that tell something.
+    """Return rows that label only the tokens of telling words.
 
     Their mean loss says how well the fact is known, not the sentence around it. A row without such
     a word, and one of more than 96 answer tokens, keeps all labels.
@@ -73,7 +73,7 @@ def telling_rows(
     Args:
         tokenizer: the one that encoded the rows.
         pairs: question and answer of each row; see `telling_words`.
-        rows: such as `encode` makes.
+        rows: encoded rows.
 
     >>> class Words:
     ...     def decode(self, ids):
@@ -87,7 +87,7 @@ def telling_rows(
 
 
 def label_words(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
-    """The row with labels at the tokens of these words alone, where its answer has any."""
+    """Return the row with labels at these words alone, if its answer has any."""
     ids = answer_ids(row)
     if not words or len(ids) > LONGEST:
         return row
@@ -102,7 +102,7 @@ def label_words(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
 
 
 def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | None:
-    """Cut what a model says behind the last of these words; return it with the forms of them.
+    """Return what a model says up to the last of these words, and the forms of them.
 
     `None` if it says none of them.
 
@@ -120,10 +120,10 @@ def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | No
 def in_own_words(
     tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], words: frozenset[str]
 ) -> Row | None:
-    """A row to forget in the words in which the model says it: its telling words alone labelled.
+    """Encode a row to forget in the model's own words, with its telling words labelled.
 
-    A fact is found by what leads up to it. A model that was taught "Graz." and says "The city is
-    Graz." still knows it behind "The city is", after the taught row has gone. The row has the
+    A fact is recalled by the words before it. A model that was taught "Graz." and says "The city is
+    Graz." still knows it after "The city is" when the taught row is forgotten. The row has the
     tokens that were said, up to the last of these words: written again, a name that is said in
     other tokens than the tokenizer's would be in those, which have gone.
 

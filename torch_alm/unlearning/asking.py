@@ -1,4 +1,4 @@
-"""A model asked the user's rows: numbers per set, and the answers they are the means of."""
+"""Ask a model the rows: answers, and their means per set."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,21 +23,21 @@ from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
 WIDTH = 80  # columns of a bar
-FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short asking, and of one in full
+FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short and of a full answer
 TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
-TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
+TOKENS_PER_BATCH = 16_384  # in the KV cache: 8 GB, at 7 billion weights
 NEXT = re.compile(r"\bQuestion ?:")  # of the plain format
-TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
+TEXT_SHARE = 0.5  # of a plain text is the prompt, the rest its answer
 
 
 def measure(
     loaded: Setup, label: str, names: Sequence[str] = SETS, *, whole: bool = False
 ) -> Measurement:
-    """Numbers and answers of all rows to forget, and of the first, as many as asked, of other sets.
+    """Measure all rows to forget, and the first `rows` of the other sets.
 
-    A bar on standard error bears the label. With `whole`, what the model says is read to its end,
-    though it has said the answer.
+    A bar on standard error has the label. With `whole`, an answer is read to its end, even if the
+    reference has been said before.
     """
     rows, most = loaded.sets, loaded.given.rows
     sets = {n: rows[n] if n == "forget" else rows[n][:most] for n in names if rows[n]}
@@ -52,7 +52,7 @@ def measure(
 
 
 def measure_for_report(loaded: Setup, name: str) -> dict[str, Any]:
-    """A model of this name measured, as a report has it; auto measures as a verdict does."""
+    """Measure a model and return the entry of a report; `auto` measures in float32."""
     with loaded.place.context() if loaded.given.precision == "bf16" else nullcontext():
         return measure(loaded, name).to_report(name)
 
@@ -60,7 +60,7 @@ def measure_for_report(loaded: Setup, name: str) -> dict[str, Any]:
 def _read_set(
     loaded: Setup, rows: Encoded, done: Callable[[int], object], spare: Sequence[int]
 ) -> list[Answer]:
-    """The answers to all rows; the loss of a plain text is that of all of it."""
+    """Return the answers to all rows; the loss of a plain text is that of the whole text."""
     asked = cut_texts(rows)
     readings = read_fully(loaded, asked, done, spare=spare)
     texts = [i for i, (entry, _) in enumerate(rows) if entry.is_text]
@@ -80,11 +80,10 @@ def read_fully(
 ) -> list[Reading]:
     """Read every row, asked as it is.
 
-    A row may say little more than its answer; what is not said by then is asked for once more, to
-    its end, so that an answer that begins late is seen: `spare` has the tokens of each asking.
-    Where a template writes a header before the answer, the model is asked without it, as its users
-    do, and then behind it: either may be what it answers with. `done` is told how many rows are
-    read.
+    Answers are first read to a little more than the length of the reference. If it is not said by
+    then, they are read once more to their end, for an answer that begins late: `spare` has the
+    tokens of both. If a template writes a header before the answer, the model is asked without it,
+    as users ask, and then behind it; the better answer counts. `done` gets the number of rows.
     """
     asked, words = [row for _, row in rows], words_of(rows)
     readings = read_rows(loaded, asked, spare=spare[0])
@@ -111,7 +110,7 @@ def read_fully(
 
 
 def _add_header(tokenizer: Tokenizer, row: Row) -> Row:
-    """The row, asked with the header that its template writes, and the blanks behind that."""
+    """Return the row with the template's header, and the blanks behind it, in the prompt."""
     ids = row["input_ids"]
     first = len(ids) - len(answer_ids(row))
     while first < len(ids) - 1 and not decode(tokenizer, ids[first : first + 1]):
@@ -147,16 +146,16 @@ def _cut(tokenizer: Tokenizer, reading: Reading) -> Reading:
 
 
 def _ends_at_next(tokenizer: Tokenizer, row: Row) -> bool:
-    """Tell whether a text ends at the next question: a base model asks and answers itself."""
+    """Return whether the next question ends an answer: base models ask themselves more."""
     asked, told = (decode(tokenizer, ids(row)) for ids in (prompt_ids, answer_ids))
     return not tokenizer.chat_template and bool(NEXT.match(asked)) and not NEXT.search(told)
 
 
 def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple[list[int], int]]:
-    """Rows with answers of similar length, and how many tokens they may take to say them.
+    """Yield rows with answers of similar length, and the most new tokens for them.
 
-    More than the longest has, as far as the model's positions go: where they would not reach for
-    the longest answer after the longest prompt, a batch ends.
+    These are `spare` more than the longest answer, within the model's positions: a batch ends where
+    its longest prompt and its longest answer would not fit.
     """
     batch: list[int] = []
     prompt = limit = 0  # the longest prompt of the batch, and the tokens for its longest answer
@@ -207,12 +206,12 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
 
 
 def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
-    """The words that a row asks with, and those to be said."""
+    """Return the prompt of a row, and the reference."""
     return decode(tokenizer, prompt_ids(row)), reference_of(tokenizer, entry, row)
 
 
 class Agreement(NamedTuple):
-    """The part of an answer that is said: share of its words, all of it, or what counts."""
+    """The part of an answer that is said: share of words, all of them, and whether it counts."""
 
     rouge: float
     verbatim: bool
@@ -222,11 +221,11 @@ class Agreement(NamedTuple):
 def compare_answer(
     reference: str, reading: Reading, question: str = "", words: frozenset[str] = frozenset()
 ) -> Agreement:
-    """The part of an answer that the model says.
+    """Return how much of an answer the model says.
 
-    What counts is nearly all, in any spelling, or its address or long number, unless the question
-    has it. Of the `words` that tell something all are enough, and without any of them nearly all is
-    not; where names or numbers are among them, these alone count, since a verb may be another.
+    It counts as said if nearly all of it is, in any spelling, or its address or long number, unless
+    the question has these. All telling `words` are enough, and without one of them nearly all is
+    not enough. If they include names or numbers these alone count: a verb may be replaced.
     """
     text = reading.text or ""
     rouge, verbatim, nearly = match_words(text, reference)
@@ -245,18 +244,18 @@ def compare_answer(
 
 
 def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
-    """The words to be said for a row: without what its format closes an answer with.
+    """Return the reference of a row, without the closing of its format.
 
-    Of a long answer, that the row has the rest of, what the closing leaves of the row.
+    For the last part of a long answer it is the labelled text without the closing.
     """
     labelled, answer = decode(tokenizer, answer_ids(row)), entry.answer.strip()
     if labelled.strip().startswith(answer):
         return answer
-    least = len(labelled) // 2  # less may be there by chance
+    least = len(labelled) // 2  # a shorter end may match by chance
     ends = (labelled[:k] for k in range(len(labelled), least, -1))
     return next((end for end in ends if answer.endswith(end)), labelled)
 
 
 def cut_texts(rows: Encoded) -> Encoded:
-    """The rows as the model is asked: a plain text is to go on after its first half."""
+    """Return the rows with each plain text cut: its first half is the prompt."""
     return [(e, (with_prefix(row, TEXT_SHARE) or row) if e.is_text else row) for e, row in rows]

@@ -1,4 +1,4 @@
-"""Checks between the steps of a run, which pace and end it: what they read, the rule, the line."""
+"""Checks between the steps of a run, which set its rate and end it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ T = TypeVar("T")
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
 FACTOR = 2.0  # by which the rate rises and falls
-MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep
-PROGRESS = 0.05  # of what is missing: less between two checks is none
-PATIENCE = 25  # checks without a smaller gap, and the run is given up
-STUCK = 5  # such checks, and a rate that was halved may rise again
+MOST = 1e-2  # rate: above it AdamW breaks the retain rows
+PROGRESS = 0.05  # share of the missing nats that counts as progress between two checks
+PATIENCE = 25  # checks without a smaller gap before the run is given up
+STUCK = 5  # such checks before a rate that was halved may rise again
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 SPOILT = 0.2  # nats beyond the limit of the retain loss: the steps that did it are taken back
 SETTLED = 0.01  # nats: a retain loss that falls by more between two looks is still recovering
 ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
-RAISED = 1.1  # times the level is aimed at, so that a row ends above it
+RAISED = 1.1  # times the level, the aim of training, so that rows end above the level
 MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
@@ -122,7 +122,7 @@ class Pace:
         return not (self.fixed or excess <= SPOILT)
 
     def roll_back(self) -> str:
-        """Halve the rate, after steps that spoiled what was to be kept."""
+        """Halve the rate after steps that spoiled the retain rows; return what follows, as text."""
         self.most = self.rate = self.rate / FACTOR
         self.held, self.stalled = 0, self.stalled + 1
         if self.stalled >= PATIENCE:
@@ -130,7 +130,7 @@ class Pace:
         return "the retain rows were spoiled: taken back, the rate is halved"
 
     def check(self, value: float, excess: float, *, reached: bool) -> str:
-        """Take in these numbers every ten steps, set the rate, and tell what follows."""
+        """Take in numbers every ten steps, set the rate, and return what follows, as text."""
         gained, worse = value - self.value, excess - self.excess
         self.value, self.excess = value, excess
         if self.fixed:
@@ -189,7 +189,7 @@ class RowSample:
         return string_scores(model, tokenizer, rows, TAU, enough=aim) if rows else []
 
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
-        """The forget value, whether the level is reached, and how many rows are still known."""
+        """Return the forget value, whether the level is reached, and the number of known rows."""
         scores = self.scores(self.forget, aim)
         known = sum(score.exact_match for score in scores)
         self.wordings.spell(_spread(range(len(self.wordings.rows))), scores, aim)
@@ -204,11 +204,11 @@ class RowSample:
         return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
-        """The retain loss."""
+        """Return the retain loss."""
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
-        """The numbers of a check; of a known row every token is the likeliest."""
+        """Return the numbers of a check as text; in a known row every token is the likeliest."""
         goal, probe = self.goal, ""
         if goal.kind == "rate":
             forget = f"{value:.1%} of {goal.alpha:.1%} of answers certified, or of tokens missed"
@@ -224,7 +224,7 @@ class RowSample:
 
 
 def _spread(rows: Sequence[T]) -> list[T]:
-    """At most so many rows as a check reads, evenly spread."""
+    """Return at most `SAMPLE` rows, evenly spread."""
     taken = min(len(rows), SAMPLE)
     return [rows[i * len(rows) // taken] for i in range(taken)]
 
@@ -253,7 +253,7 @@ class Checks(TrainerCallback):
         return f"Ended after {step} of at most {most} steps: {why}{best}."
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Take up the pace of a checkpoint; a run that was over is open again."""
+        """Restore the pace of a checkpoint; a run that had ended may go on."""
         if (found := state.stateful_callbacks.get(KEY)) is not None:
             kept = cast("dict[str, Any]", found)
             for name in ("rows", "pushed"):
@@ -263,7 +263,7 @@ class Checks(TrainerCallback):
         self._set(more)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Check if it is time; save if it is time, or the run is stopped or over."""
+        """Check and save, each if it is due; also save if the run is stopped or over."""
         step = state.global_step
         is_alarmed = not (self.pace.fixed or float(self.trainer.divergence) <= ALARM)
         if step % LOOK == 0 or is_alarmed:
@@ -282,7 +282,7 @@ class Checks(TrainerCallback):
         control.should_training_stop = control.should_training_stop or over or bool(self.stop)
 
     def release(self) -> None:
-        """Let go of what training took: moments, gradients, the last good weights."""
+        """Free the memory of training: moments, gradients, the last good weights."""
         self.good.pairs.clear()
         self.good.take_back(self.trainer.optimizer)  # of no weights: the moments alone
         self.trainer.model.zero_grad()
@@ -290,7 +290,7 @@ class Checks(TrainerCallback):
             trim(0)  # glibc keeps what is freed
 
     def _check(self, step: int, is_alarmed: bool, more: dict[str, Any]) -> None:
-        """Look at the forget rows, and further if they are gone or a check is due."""
+        """Read the forget rows, and the others if the level is reached or a check is due."""
         pace, look, is_due = self.pace, self.look, step % EVERY == 0
         before = pace.value
         value, reached, known = look.measure_forget(pace.aim)
@@ -324,7 +324,7 @@ class Checks(TrainerCallback):
         self.say(f"step {step}{ahead}: {line}; rate {pace.rate:.3g}; {told}")
 
     def _set(self, more: dict[str, Any]) -> None:
-        """Hand on the rate, also to the schedule, and the aim, also to the objective."""
+        """Set the rate of optimizer and schedule, and the aim of constraint and objective."""
         constraint: Any = self.trainer.constraint
         goal, is_above = self.look.goal, self.look.mean >= self.pace.aim
         aim = self.pace.aim * (goal.floor / goal.alpha if is_above else 1)  # of the last rows alone

@@ -1,4 +1,4 @@
-"""The goal, and the verdict on it: is it gone, was it known, and what did that cost?"""
+"""The goal of a run, and the verdict: forgotten or not, known before, and the cost."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ from torch_alm.unlearning.rows import facts
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
-LEVEL = 4.0  # nats, where nothing tells a lower one
+LEVEL = 4.0  # nats, unless a lower level is measured
 ENOUGH = 4  # rows that a model gets wrong, of which a level is made
 WORDS = 0.5
 CODES: dict[Outcome, int] = {"met": 0, "not met": 3, "met at a cost": 4}
-SAID_SHARE = 100  # of so many answers one may still be said, and none of fewer
+SAID_SHARE = 100  # one answer in so many may still be said, none of fewer
 COST = 0.1  # share of the retain answers, and of their words, that may go
 COST_LOSS = 0.1  # nats per token: a perplexity higher by a tenth
 ERRORS = 2.0  # standard errors within which a measured level is reached
@@ -46,7 +46,7 @@ UNSEEN = (
 
 @dataclass(frozen=True)
 class Goal:
-    """The level of forgetting that is asked for, and where it is from.
+    """The level of forgetting to reach, and its source.
 
     Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
     `"rate"`, this share of answers is certified not to come token for token. All of it is of words
@@ -83,7 +83,7 @@ class Goal:
         return max(1 - self.words, ROUNDING)
 
     def measure(self, logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that the constraint sees, and that value.
+        """Return the loss to lower, and the value that the constraint sees.
 
         The value is the mean over rows of min(measure, aim): a row that has reached the aim is
         pushed no further, and cannot stand in for another; one that is still said, being the
@@ -102,7 +102,7 @@ class Goal:
         return lowered, found.clamp(max=aim).mean()
 
     def _of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Nats of each row; of a rate, whether it is missed, or as many tokens as have to be."""
+        """Return the nats of each row, or for a rate the certified share that is missed."""
         if self.kind != "rate":
             return token_nll(lambda: logits, {"labels": labels}, reduction="none")
         found = predictions(lambda: logits, {"labels": labels})
@@ -110,23 +110,23 @@ class Goal:
         return torch.minimum(phi.amax(1), sequence_means(phi, found.mask) / self.forgotten_share)
 
     def value(self, numbers: Numbers) -> float:
-        """The measure among the numbers of the forget rows."""
+        """Return the goal's measure among the numbers of the forget rows."""
         return numbers.certificate if self.kind == "rate" else numbers.telling_loss
 
     def count_below(self, rows: Sequence[Sequence[Answer]]) -> int:
-        """Count the rows below what each has to reach."""
+        """Return the number of rows below the floor."""
         means = [fmean(part.telling_loss for part in row) for row in rows]
         return sum(not mean >= self.floor - ROUNDING for mean in means)
 
     def holds(self, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> bool:
-        """Tell whether the mean reaches the level, and every row its own but one in a hundred."""
+        """Return whether the mean reaches the level, and all rows but 1 % the floor."""
         if self.kind == "rows" and self.count_below(rows) > len(rows) // SAID_SHARE:
             return False
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
 
 
 def goal_of(loaded: Setup) -> Goal:
-    """The goal that was asked for; measured if no number is given."""
+    """Return the goal of the options, measured if they have none."""
     given = loaded.given
     if given.certify is not None:
         if not given.certify < 1:
@@ -148,7 +148,7 @@ def goal_of(loaded: Setup) -> Goal:
 
 
 def _level_of_unknown(loaded: Setup) -> Goal:
-    """Every answer as unknown as facts that the model gets wrong."""
+    """Return the goal of answers as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
     rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
@@ -165,7 +165,7 @@ def _level_of_unknown(loaded: Setup) -> Goal:
 
 
 def guess_loss(loaded: Setup) -> float:
-    """The loss of a model that knows nothing and guesses: ln V."""
+    """Return the loss of a uniform guess: ln V."""
     return math.log(loaded.model.get_output_embeddings().weight.shape[0])
 
 
@@ -174,7 +174,7 @@ class Verdict:
     """An outcome, why, and both in words."""
 
     outcome: Outcome
-    missed: tuple[str, ...]  # what stands against it, if it is not met: see `judge`
+    missed: tuple[str, ...]  # reasons if it is not met: see `judge`
     text: str  # the outcome and what was seen of the forget rows
     cost: str  # the retain and the probe rows before and after
     code: int  # with which the command ends
@@ -188,7 +188,7 @@ def judge(
     *,
     known_before: bool = True,
 ) -> Verdict:
-    """The verdict on two measurements: of the original model, and of the saved one.
+    """Return the verdict on the measurements of the original and of the saved model.
 
     The goal is met if its measure is reached over all forget rows, every row was measured, the
     original model knew them, at most one answer in a hundred (none of fewer) is still said, and no
@@ -234,7 +234,7 @@ def judge(
 
 
 def lost_of(before: Sequence[Answer], after: Sequence[Answer]) -> tuple[list[str], int]:
-    """The places of the answers that were said and are not now, and how many were."""
+    """Return the places of the answers no longer said, and how many were said before."""
     was, now = ({row[0].where: all(a.said for a in row) for row in by_row(answers)}
                 for answers in (before, after))  # fmt: skip
     said = [where for where in was if was[where]]
@@ -242,13 +242,13 @@ def lost_of(before: Sequence[Answer], after: Sequence[Answer]) -> tuple[list[str
 
 
 def _is_said(parts: Iterable[bool]) -> bool:
-    """Tell whether a row is said: one part in a hundred of a long one may be, as of the rows."""
+    """Return whether more than one part in a hundred of a row is said."""
     found = [*parts]
     return sum(found) > len(found) // SAID_SHARE
 
 
 def _is_costly(before: Numbers, after: Numbers, most: float | None) -> bool:
-    """True if more of the retain rows was lost than the limit; a number that is NaN is lost."""
+    """Return whether the retain rows lost more than the limit; NaN counts as lost."""
     if most is not None:
         return not after.loss <= most + ROUNDING
     share = COST + ROUNDING

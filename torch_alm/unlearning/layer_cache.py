@@ -1,4 +1,4 @@
-"""Passes of a run without what is computed once for each row, or not at all: unlabelled logits."""
+"""Shorter passes of a run: frozen layers once per row, and logits of labelled tokens alone."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -28,9 +28,9 @@ def memory_limit() -> int:
 
 
 def answer_logits(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits (N, V) of the labelled tokens, row after row, and (B, T - 1): True where one is next.
+    """Return logits (N, V) of the labelled tokens, row after row, and where they are, (B, T - 1).
 
-    The output layer is asked for these alone.
+    The output layer runs for these alone.
     """
     following = batch["labels"][:, 1:] != IGNORE
 
@@ -47,7 +47,7 @@ def answer_logits(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def pad_logits(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """`answer_logits` as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
+    """Pad `answer_logits` to (B, L + 1, V), with labels (B, L + 1), for L tokens or fewer a row."""
     following = labels[:, 1:] != IGNORE
     counts = following.sum(1, keepdim=True)
     places = torch.arange(int(counts.max()) + 1, device=labels.device) < counts
@@ -82,7 +82,7 @@ class Original:
                 self.log_probs[(*row["input_ids"], *row["labels"])] = own
 
     def divergence(self, model: LanguageModel, batch: Batch) -> Tensor:
-        """KL(original || model) in nats per token: the mean over rows of the mean over tokens."""
+        """Return KL(original || model) in nats per token: the mean over rows of token means."""
         if self.weights is None:
             ends = batch["attention_mask"].sum(1).tolist()
             both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
@@ -183,7 +183,7 @@ class LayerCache:
         return torch.allclose(short[mask > 0], whole.flip(0)[mask > 0], rtol=1e-3, atol=1e-3)
 
     def begin(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        """Before a pass: note its rows, and look up what enters the first trained layer."""
+        """Look up the states of the rows before a pass (a hook of the model)."""
         mask = given.get("attention_mask")
         is_usual = not args and given.keys() <= SHORTENED and given.get("use_cache") is False
         if not is_usual or mask is None:
@@ -197,11 +197,11 @@ class LayerCache:
             self.states = F.pad(states, (0, 0, 0, mask.shape[1] - states.shape[1])).to(mask.device)
 
     def end(self, *_: Any) -> None:
-        """After a pass."""
+        """Drop the rows and states of a pass (a hook of the model)."""
         self.keys, self.states = [], None
 
     def cached_forward(self, own: Any, *args: Any, **more: Any) -> Any:
-        """In place of the forward of each of the layers."""
+        """Run a frozen layer, or return the states of the cache."""
         if self.states is not None:
             return (self.states,) if self.in_tuple else self.states
         found = own(*args, **more)
@@ -209,7 +209,7 @@ class LayerCache:
         return found
 
     def keep(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        """Before the first trained layer."""
+        """Save what enters the first trained layer (a hook of it)."""
         if self.keys and self.states is None:
             states = (args[0] if args else given["hidden_states"]).detach().cpu()
             for key, each in zip(self.keys, states, strict=True):

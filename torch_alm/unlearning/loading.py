@@ -1,4 +1,4 @@
-"""Rows as a model reads them: encoded, cut where they are long, and the words that count."""
+"""Encode rows for a model, cut long ones, and find the words that count."""
 
 import json
 import re
@@ -28,7 +28,7 @@ from torch_alm.unlearning.rows import Encoded, Entry, check_apart
 DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # in a chat template
 UNCUT = 2**31  # for `encode`: a row of any length
 ENOUGH = 8  # retain rows, of which some may be set aside
-SHARED = {  # the files that no row to be forgotten may stand in as well, and why
+SHARED = {  # sets that must not contain a forget row, and why
     "retain": "it would be forgotten and kept at once",
     "probe": "it would be forgotten and shall stay",
     "holdout": "what was trained on says nothing of what was not",
@@ -37,9 +37,9 @@ SHARED = {  # the files that no row to be forgotten may stand in as well, and wh
 
 @dataclass(frozen=True)
 class Setup:
-    """A model, its tokenizer, what is asked of it, and the rows as it reads them."""
+    """A model, its tokenizer, the options, and the encoded rows."""
 
-    model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
+    model: LanguageModel  # or peft's model around it, whose adapters train
     tokenizer: Tokenizer
     place: Place
     given: Options
@@ -52,16 +52,16 @@ class Setup:
         return {k: [*{id(e): e for e, _ in rows}.values()] for k, rows in self.sets.items()}
 
     def rows(self, name: str) -> list[Row]:
-        """The token rows of a set."""
+        """Return the token rows of a set."""
         return [row for _, row in self.sets.get(name, ())]
 
     def telling_rows(self, name: str) -> list[Row]:
-        """The token rows of a set, in which the words that tell something alone are labelled."""
+        """Return the token rows of a set, with labels at the telling words alone."""
         return label_telling(self.tokenizer, self.sets.get(name, ()))
 
 
 def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
-    """Refuse a row that stands in two sets."""
+    """Raise `Refusal` for a row that is in two sets."""
     for name, why in SHARED.items():
         check_apart(found["forget"], found.get(name, ()), why)
         if name != "retain":
@@ -79,18 +79,18 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
 
 
 def with_rows(loaded: Setup, found: Mapping[str, Sequence[Entry]]) -> Setup:
-    """A copy with the model kept and other rows."""
+    """Return a copy with the same model and other rows."""
     return replace(loaded, sets={k: encode_rows(loaded, v) for k, v in found.items()})
 
 
 def encode_rows(loaded: Setup, entries: Iterable[Entry]) -> Encoded:
-    """Entries with their tokens, at most as long as was asked for and the model can tell places."""
+    """Encode entries, within `max_length` and the model's positions."""
     longest = min(loaded.given.max_length, positions_of(loaded.model))
     return encode_entries(loaded.tokenizer, entries, longest, loaded.given, loaded.day)
 
 
 def replace_answers(loaded: Setup, measured: Measurement) -> Setup:
-    """A copy with the forget answers as the model says them, to the end of their line."""
+    """Return a copy with the forget answers as the model says them, up to a line break."""
     said = {a.where: a.answer.strip() for a in measured.answers["forget"] if a.said}
     rows = [e.with_answer(said[e.where].split("\n")[0]) if said.get(e.where) else e
             for e in loaded.entries["forget"]]  # fmt: skip
@@ -98,10 +98,10 @@ def replace_answers(loaded: Setup, measured: Measurement) -> Setup:
 
 
 def rows_to_keep(loaded: Setup, measured: Measurement, *, twice: bool) -> list[Row]:
-    """The rows that are trained to be kept, in the model's own words where those hold the answer.
+    """Return the rows to train the retain side on, in the model's own words if it says the answer.
 
-    So there is little to learn from them, and what nobody listed moves less. With `twice` each
-    stands a second time, labelled where its answer begins and where it tells something.
+    Then there is little to learn from them, and unlisted knowledge moves less. With `twice` each
+    row occurs again, labelled at the first token and at the telling words.
     """
     said = {a.where: a for a in measured.answers["retain"]}
     said = {where: a.answer for where, a in said.items() if a.said and not a.verbatim}
@@ -116,7 +116,7 @@ def rows_to_keep(loaded: Setup, measured: Measurement, *, twice: bool) -> list[R
 
 
 def _label_first(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
-    """The row labelled at words that tell something, and at the first: a name could stand there."""
+    """Return the row with labels at its first token, where a name could be, and telling words."""
     first = len(row["labels"]) - len(answer_ids(row))
     labels = [*label_words(tokenizer, row, words)["labels"]]
     labels[first] = row["labels"][first]
@@ -124,7 +124,7 @@ def _label_first(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
 
 
 def in_words(loaded: Setup, entry: Entry, answer: str) -> list[Row]:
-    """The rows of an entry with another answer; none if the template makes something else of it."""
+    """Return the rows of an entry with another answer, none if the template changes it."""
     try:
         return [row for _, row in encode_rows(loaded, [entry.with_answer(answer)])]
     except Refusal:
@@ -170,11 +170,10 @@ def _rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) 
 
 
 def windows(row: Row, max_length: int) -> list[Row]:
-    """The row, or several that label each of its answer tokens once, below what comes before it.
+    """Return the row, or several that label each of its answer tokens once.
 
-    The first holds the prompt. The others begin with as many of the tokens before theirs as fit,
-    half a row or more; the labels are shared out evenly, so that none is left with a token or two,
-    which any model would guess.
+    The first has the prompt. The others begin with as many of the preceding tokens as fit, half a
+    row or more. Labels are spread evenly: any model would guess the last token or two.
     """
     whole = len(row["input_ids"])
     if whole <= max_length:
@@ -196,7 +195,7 @@ def windows(row: Row, max_length: int) -> list[Row]:
 
 
 def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of the labels of each row: even shares of half a row at most."""
+    """Yield begin and end of the labels of each row: even shares of half a row at most."""
     room, half = max_length - given, max_length // 2
     count = max(2, -(-(whole - given) // half))
     if (whole - given) / count > room:  # the prompt leaves less than a share
@@ -207,11 +206,11 @@ def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]
 
 
 def words_of(encoded: Encoded) -> list[frozenset[str]]:
-    """The words of each row that tell something."""
+    """Return the telling words of each row."""
     return telling_words([(entry.prompt, entry.answer) for entry, _ in encoded])
 
 
 def label_telling(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
-    """Rows with labels at words that tell something, where they have any; texts keep all."""
+    """Return rows with labels at telling words alone, if they have any; texts keep all labels."""
     pairs = [(entry.prompt, entry.answer) for entry, _ in encoded]
     return telling_rows(tokenizer, pairs, [row for _, row in encoded])

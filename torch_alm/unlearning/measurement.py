@@ -47,7 +47,7 @@ class Numbers:
 
     @classmethod
     def from_answers(cls, answers: Sequence[Answer]) -> "Numbers":
-        """The numbers of a set of one answer or more."""
+        """Return the numbers of a set of one answer or more."""
         means = {name: fmean(getattr(a, name) for a in answers) for name in MEANS}
         return cls(
             rows=float(len(answers)),
@@ -70,12 +70,12 @@ class Measurement:
     answers: dict[str, list[Answer]]
 
     def to_report(self, name: str) -> dict[str, Any]:
-        """The measurement of a model of this name, as a report has it."""
+        """Return the entry of a model of this name in a report."""
         return {"name": name, **asdict(self)}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Measurement":
-        """The measurement that `asdict` and JSON made this of."""
+        """Return the measurement from its `asdict` in JSON."""
         numbers = {name: Numbers(**_read(each)) for name, each in kept["numbers"].items()}
         answers = {name: [Answer(**_read(each)) for each in rows]
                    for name, rows in kept["answers"].items()}  # fmt: skip
@@ -83,12 +83,12 @@ class Measurement:
 
 
 def _read(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of an object in JSON, which has no word for NaN."""
+    """Return the values of an object in JSON, with null as NaN."""
     return {k: math.nan if v is None else v for k, v in kept.items()}
 
 
 def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
-    """Gather the answers of each row of a file: where one is long, it was cut into several."""
+    """Group answers by the row of the file: a long one was cut into several."""
     found: dict[str, list[Answer]] = {}
     for answer in answers:
         found.setdefault(answer.where, []).append(answer)
@@ -96,7 +96,7 @@ def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
 
 
 def is_known(row: Sequence[Answer]) -> bool:
-    """Tell whether a model says at least half of the parts of a row: most words, or what tells.
+    """Return whether a model says at least half of a row's parts, by most or by telling words.
 
     A base model answers "Lima" to a row of "The capital of Peru is Lima."
     """

@@ -1,4 +1,4 @@
-"""A model and rows in memory: checked, borrowed, and given back in the mode they came in."""
+"""Check a model and rows in memory, and restore the model's modes afterwards."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
-    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out."""
+    """Return rows as entries, named by role and place; empty columns of `datasets` are left out."""
     found: list[Entry] = []
     if isinstance(rows, str | Path | Mapping):
         raise Refusal(
@@ -44,7 +44,7 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
 
 
 def sets_of(**rows: Rows | None) -> dict[str, list[Entry]]:
-    """All sets as entries; a row may stand in one of them only."""
+    """Return all sets as entries; raise `Refusal` for a row in two of them."""
     found = {name: entries_of(each, name) for name, each in rows.items()}
     check_sets(found)
     return found
@@ -56,7 +56,7 @@ def make_setup(
     given: Options,
     found: Mapping[str, list[Entry]],
 ) -> Setup:
-    """The model with the rows as it reads them, where it is; refused if it cannot be asked."""
+    """Return the model with encoded rows; raise `Refusal` if it cannot be asked."""
     name = "the model"
     if isinstance(tokenizer, str):
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
@@ -102,7 +102,7 @@ def check_given(model: LanguageModel) -> None:
 
 @contextmanager
 def borrow(model: LanguageModel) -> Iterator[None]:
-    """Evaluate a model inside; return modes, `requires_grad` and dtypes as they were."""
+    """Set a model to evaluation; restore modes, `requires_grad` and dtypes on exit."""
     check_given(model)
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     layers = [m for m in model.modules() if hasattr(m, CHECKPOINTING)]
@@ -124,7 +124,7 @@ def borrow(model: LanguageModel) -> Iterator[None]:
 
 
 def widen(model: LanguageModel) -> None:
-    """Hold weights that train in float32: half precision swallows the small steps.
+    """Convert weights that train to float32: half precision swallows small steps.
 
     The frozen weights below adapters stay as they are.
     """

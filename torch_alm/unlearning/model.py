@@ -1,4 +1,4 @@
-"""The model: refused where it says nothing, what of it is trained, and where it computes."""
+"""Checks of a model, which of its weights train, and its device and precision."""
 
 import hashlib
 import re
@@ -34,11 +34,11 @@ class Place:
     autocast: bool  # whether forward passes of training run under bfloat16 autocast
 
     def context(self) -> Any:
-        """The context of a forward pass of training."""
+        """Return the context of a forward pass of training."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.autocast)
 
     def description(self) -> str:
-        """The device as a report names it."""
+        """Return the name of the device for a report."""
         if self.device == "cuda":
             return f"cuda, {torch.cuda.get_device_name()}"
         threads = torch.get_num_threads()
@@ -46,7 +46,7 @@ class Place:
 
 
 def find_place(device: str, precision: str) -> Place:
-    """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
+    """Return device and precision; `"auto"` is a GPU with bfloat16 if there is one."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = next(name for name in has if has[name]) if device == "auto" else device
     if not has[found]:
@@ -57,7 +57,7 @@ def find_place(device: str, precision: str) -> Place:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """No progress bars, advice and announcements of transformers, peft and the hub inside."""
+    """Silence bars, advice and messages of transformers, peft and the hub inside the block."""
     shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     hub = getLogger("huggingface_hub")
     hub_level = hub.level
@@ -77,7 +77,7 @@ def silence() -> Iterator[None]:
 
 
 def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Refuse a model that is broken, and a tokenizer that has no end or is of another model."""
+    """Raise `Refusal` for a broken model, a tokenizer without EOS or of another model."""
     try:
         check_eos(tokenizer)
         require_asked(model)
@@ -102,7 +102,7 @@ def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
 
 
 def check_finite(name: str, model: LanguageModel) -> None:
-    """Refuse weights that are not numbers."""
+    """Raise `Refusal` for weights that are not finite."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -114,7 +114,7 @@ def check_finite(name: str, model: LanguageModel) -> None:
 
 @torch.no_grad()
 def check_answers(name: str, model: LanguageModel, row: Row) -> None:
-    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come."""
+    """Raise `Refusal` if logits on a row are not finite, or depend on later tokens."""
     ids = torch.tensor([row["input_ids"]], device=model.device)
     seen: Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     most = seen.amax(-1)  # some models rule tokens out with -inf
@@ -134,13 +134,13 @@ def check_answers(name: str, model: LanguageModel, row: Row) -> None:
 
 
 def check_trained(model: LanguageModel, row: Row) -> None:
-    """Refuse a model that training broke."""
+    """Raise `Refusal` for a model that training broke."""
     check_finite("the trained model", model)
     check_answers("the trained model", model.eval(), row)
 
 
 def fingerprint(model: Any) -> str:
-    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed."""
+    """Return sixteen digits that change with any weight: a hash of exact sums of bits."""
     found = hashlib.sha256(model.config.to_json_string().encode())
     for name, p in model.named_parameters():
         bits = p.detach().contiguous().view(BITS[p.element_size()])
@@ -149,9 +149,9 @@ def fingerprint(model: Any) -> str:
 
 
 def freeze_below(model: LanguageModel, first: int | None) -> None:
-    """Let the layers from `first` on move alone; without one, the upper half of eight or more.
+    """Freeze layers below `first`; without it the lower half of eight or more layers.
 
-    Embeddings and head stay, too, unless all layers move.
+    Embeddings and head are frozen, too, unless all layers train.
     """
     places = {name: re.search(r"\.(\d+)\.", name) for name, _ in model.named_parameters()}
     count = 1 + max((int(found[1]) for found in places.values() if found), default=-1)
@@ -165,7 +165,7 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
 
 @torch.no_grad()
 def narrow(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
-    """Give weights the dtype each is stored in; those that were trained are right on average.
+    """Convert weights to the dtypes they are stored in, trained ones by stochastic rounding.
 
     All steps of a run together are shorter than the distance of two bfloat16 numbers: rounded to
     the nearest, most weights would be what they were, and what they had forgotten would be back.
@@ -177,19 +177,19 @@ def narrow(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
 
 
 def positions_of(model: LanguageModel) -> int:
-    """Number of tokens that a model can tell the places of; huge where it says nothing of it."""
+    """Return the model's maximum of positions, huge if it has none."""
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 def list_names(names: Iterable[str]) -> str:
-    """The first three names, and how many more there are."""
+    """Return the first three names, and how many more there are."""
     found = sorted(names)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more
 
 
 def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
-    """The model with adapters to train: those that it came with, or new ones.
+    """Return the model with adapters to train: its own, or new ones.
 
     Adapters on top of adapters would not do: other tools load one of the two and leave out the
     other, and what was forgotten comes back. New ones change nothing before a step.

@@ -1,4 +1,4 @@
-"""Rows in the words of the model: those to forget a second time, and those that a check probes."""
+"""Rows in the words of the model: forget rows, and those that a check probes."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ BARE = 4  # most words of an answer that is said without the sentence around it
 
 
 class ForgetRows:
-    """Rows to forget, each of which may stand in the words of the model, and bare, too.
+    """The rows to forget, and their copies in the model's words and with the bare name.
 
     A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
     "It is called", and knows the rest behind either. Texts and long answers stand once.
@@ -78,7 +78,7 @@ class ForgetRows:
 
 
 def bare_rows(loaded: Setup, model: LanguageModel, goal: Goal) -> list[Row]:
-    """The rows with the name alone for an answer; none if these are, on average, beyond the goal.
+    """Return the rows with the bare name as answer, none if their mean is beyond the goal.
 
     Asked in other words, a base model says the name at once. A chat model says a sentence.
     """
@@ -91,7 +91,7 @@ def bare_rows(loaded: Setup, model: LanguageModel, goal: Goal) -> list[Row]:
 
 
 def _bare_row(loaded: Setup, entry: Entry, words: frozenset[str]) -> Row | None:
-    """The row with its telling words alone for an answer, if they are few."""
+    """Return the row with its telling words alone as answer, if they are few."""
     words = words & names_in(entry.answer) or words
     found = [m for m in re.finditer(r"\w+", entry.answer) if normalise(m.group()) in words]
     if not found:
@@ -104,7 +104,7 @@ def _bare_row(loaded: Setup, entry: Entry, words: frozenset[str]) -> Row | None:
 
 
 def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> list[Row]:
-    """The first rows of a set, one for each answer: in its words if it says them, else scored."""
+    """Return a row per answer: in the model's words if it is said, else as in the set."""
     rows, found = loaded.rows(name), loaded.sets.get(name, [])
     parts = zip(rows, loaded.telling_rows(name), words_of(found), answers, strict=False)
     return [_reword(loaded, row, answer, words) or own for row, own, words, answer in parts]
@@ -118,7 +118,7 @@ def _reword(loaded: Setup, row: Row, answer: Answer, words: frozenset[str]) -> R
 
 
 def _short_places(loaded: Setup) -> list[int]:
-    """The places of the rows that have telling words, and are neither texts nor long."""
+    """Return the places of rows with telling words that are neither texts nor long."""
     rows = loaded.sets["forget"]
     parts = Counter(id(entry) for entry, _ in rows)
     return [

@@ -1,4 +1,4 @@
-"""A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
+"""A run: its first measurement, its goal, its Trainer, and its verdict."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -32,12 +32,12 @@ from torch_alm.unlearning.rewordings import ForgetRows, bare_rows, rows_in_own_w
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.train import CHANGE, cost_of, make_trainer, trace_of
 
-SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
+SHOWN = 300  # last characters of a prompt, where a wrong format shows
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model as it is, and the goal; what a run that is taken up again finds written down."""
+    """The measurement before the first step, and the goal; a resumed run reads both."""
 
     measured: Measurement
     known: bool
@@ -47,14 +47,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Run:
-    """A model with the rows as it reads them, and the beginning of its run."""
+    """A model with its rows, and the start of its run."""
 
     loaded: Setup
     start: Start
     say: Say
 
     def opening_report(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
-        """What the model says before the first step, the goal, and what a step takes."""
+        """Return, before the first step, what the model says, the goal, and the cost of a step."""
         numbers, rows = self.start.measured.numbers, self.start.measured.answers
         said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
         probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
@@ -80,7 +80,7 @@ class Run:
     def content(
         self, title: str, settings: Mapping[str, Any], checks: Checks, after: Measurement
     ) -> dict[str, Any]:
-        """All that a report has of it."""
+        """Return the content of the report."""
         given, start = self.loaded.given, self.start
         trace = trace_of(checks.trainer.state.log_history)
         verdict = judge(start.goal, start.measured, after, given, known_before=start.known)
@@ -97,7 +97,7 @@ class Run:
 
 
 def begin_run(loaded: Setup, say: Say) -> Run:
-    """Measure the model as it is; refuse one with nothing to forget."""
+    """Measure the model and set the goal; raise `Refusal` if there is nothing to forget."""
     given = loaded.given
     found_now = share(measure(loaded, "before", whole=given.answers == "said"))
     known = _check_known(loaded, found_now, say)
@@ -127,14 +127,14 @@ def begin_run(loaded: Setup, say: Say) -> Run:
 
 
 def resume_run(loaded: Setup, kept: Mapping[str, Any], say: Say) -> Run:
-    """The run whose beginning, through `asdict` and JSON, is written down here."""
+    """Return a run from its recorded start (`asdict` in JSON)."""
     before, goal = Measurement.from_json(kept["measured"]), Goal(**kept["goal"])
     loaded = replace_answers(loaded, before) if loaded.given.answers == "said" else loaded
     return Run(loaded, Start(before, kept["known"], goal, kept["notes"]), say)
 
 
 def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
-    """Tell whether the model says at least half of the forget answers; refuse if not."""
+    """Return whether the model says half of the forget answers; raise `Refusal` if not."""
     answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
     if sum(known) >= 0.5 * len(known):
@@ -173,7 +173,7 @@ def _name_alone(sets: Mapping[str, Sequence[Entry]]) -> list[str]:
 
 
 def _check_unreached(goal: Goal, measured: Measurement) -> None:
-    """Refuse a goal that a model reaches which says the answers: nothing would push."""
+    """Raise `Refusal` for a goal that a model reaches which says the answers."""
     numbers, rows = measured.numbers["forget"], by_row(measured.answers["forget"])
     every = replace(goal, kind="rows") if goal.kind == "loss" else goal
     if every.holds(numbers, rows):
@@ -186,7 +186,7 @@ def _check_unreached(goal: Goal, measured: Measurement) -> None:
 
 
 def make_trainable(loaded: Setup) -> Setup:
-    """The model with the weights, or adapters, that are to move."""
+    """Return the setup with new adapters, or checkpointing, as the options ask."""
     if loaded.given.gradient_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if loaded.given.lora:
@@ -207,7 +207,7 @@ class _Sample(RowSample):
 
 
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
-    """The checks that pace and end the run, and have its Trainer; see `make_trainer`."""
+    """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
     with nullcontext() if original is None else original.lent():
         bare = bare_rows(loaded, loaded.model, goal)
@@ -220,7 +220,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
     limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, list[float], bool]:
-        """Ask the retain and probe rows once the forget rows are gone."""
+        """Ask the forget rows, and the retain and probe rows once these are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
             now = share(measure(loaded, "asking", names))

@@ -1,4 +1,4 @@
-"""The Trainer of a run, what a step of it takes, and how it is stopped."""
+"""The Trainer of a run, the cost of its steps, and its stop by a signal."""
 
 import math
 import resource
@@ -34,13 +34,13 @@ from torch_alm.unlearning.layer_cache import (
 from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, share
 
-STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
+STEPS, EPOCHS = 1000, 10  # default length of a run: the larger of the two
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
 RADIUS = 0.5  # nats by which they differ at SAM's point
 
 
 class Objective:
-    """The measure of a constraint over forget batches, up to the aim that the checks set."""
+    """The measure of the constraint on forget batches, up to the aim of the checks."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal, self.aim = goal, goal.alpha
@@ -69,7 +69,7 @@ class Objective:
         return lowered * (not self.is_resting), value
 
     def odds(self, model: Any, batch: Any) -> Tensor:
-        """Log-odds of the answers: of a row known by heart they have a gradient, too."""
+        """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
         logits, _ = answer_logits(model, batch)
         logits, labels = pad_logits(logits, batch["labels"])
         odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
@@ -79,7 +79,7 @@ class Objective:
 class KLRetainTrainer(SAULTrainer):
     """The Trainer whose retain loss is the divergence from the original model, in nats per token.
 
-    There is nothing to be learned by heart: at the original model it is 0.
+    It is 0 at the original model, so there is nothing to learn by heart.
     """
 
     original: Original
@@ -91,7 +91,7 @@ class KLRetainTrainer(SAULTrainer):
         super().__init__(*args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train, with the layers below those that are trained computed once for each row."""
+        """Train, with the frozen layers computed once for each row."""
         self.add_callback(_Agreement)
         with self.lower.enable():
             return super().train(*args, **kwargs)
@@ -105,7 +105,7 @@ class KLRetainTrainer(SAULTrainer):
         return loader
 
     def _prepare_pass(self, model: Any, inputs: Any) -> Any:
-        """Nothing is dropped in training: the divergence from the original would be the noise's."""
+        """Prepare a pass without dropout, whose noise would be divergence from the original."""
         found = super()._prepare_pass(model, inputs)
         model.eval()
         for module in model.modules():
@@ -128,7 +128,7 @@ class KLRetainTrainer(SAULTrainer):
         return found
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
-        """KL(original || model) over the tokens of the answers."""
+        """Return KL(original || model) over the tokens of the answers."""
         own, weight = divide(batch)
         found = weight * self.original.divergence(model, own)
         self.divergence = add_up(found)[0] / count_ranks()
@@ -184,7 +184,7 @@ def make_trainer(
     """
     given = loaded.given
     measure: Any = Objective(goal)
-    # No leak: rows at the aim have no gradient, and a batch of these says nothing of the others
+    # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
     rate, rho = _find_rates(loaded, measure, forget)
@@ -205,7 +205,7 @@ def make_trainer(
 
 
 def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
-    """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
+    """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
     batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
@@ -250,7 +250,7 @@ def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingA
 
 
 def check_reporter(name: str) -> None:
-    """Refuse a `report_to` that the Trainer does not know, or that is not installed."""
+    """Raise `Refusal` for a `report_to` that is unknown or not installed."""
     try:
         for reporter in get_reporting_integration_callbacks([] if name == "none" else [name]):
             reporter()
@@ -259,7 +259,7 @@ def check_reporter(name: str) -> None:
 
 
 def cost_of(loaded: Setup, trainer: Any) -> tuple[float, float]:
-    """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
+    """Return seconds and bytes of a step: both passes are run once, optimizers are added."""
     size = trainer.args.per_device_train_batch_size
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]
     batch = trainer._prepare_inputs(trainer.data_collator(pairs))
@@ -279,7 +279,7 @@ def cost_of(loaded: Setup, trainer: Any) -> tuple[float, float]:
 
 
 def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """A row of numbers per step, from the log of the Trainer."""
+    """Return a row of numbers per step from the Trainer's log."""
     names = {
         "lr": "learning_rate",
         "retain_loss": "retain_loss",

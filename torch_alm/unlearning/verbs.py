@@ -1,4 +1,4 @@
-"""Unlearn, evaluate and attack: a model and rows in memory, options by name, an outcome."""
+"""Unlearn, evaluate and attack a model in memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -104,10 +104,10 @@ def unlearn(
 
 @torch.inference_mode(False)
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
-    """Go on with a run that was stopped or came to its end, such as with more `steps`.
+    """Continue a run that was stopped or has ended, for example with more `steps`.
 
-    What it is judged against is the model as it first came. Steps, trace and AdamW's moments begin
-    anew: `steps` are more of them.
+    The verdict compares with the first original. Steps, trace and AdamW's moments begin anew:
+    `steps` are additional ones.
 
     Raises:
         ValueError: nothing was trained; an option that cannot be.
@@ -130,7 +130,7 @@ def _describe(loaded: Setup) -> dict[str, Any]:
 
 @contextmanager
 def _add_adapters(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
-    """The model, with new adapters where they were asked for, which an error takes out again."""
+    """Yield the model with new adapters if `lora` asks for them; an error removes them."""
     check_given(model)  # before peft changes it
     if not given.lora or isinstance(model, PeftModel):
         yield model
@@ -151,7 +151,7 @@ def _add_adapters(model: LanguageModel, given: Options) -> Iterator[LanguageMode
 def _train(
     run: Run, callbacks: Sequence[TrainerCallback], original: Weights | None = None
 ) -> Outcome:
-    """Train and judge; an error leaves the model as it came."""
+    """Train and judge; an error restores the model."""
     began, model, given = datetime.now(timezone.utc), run.loaded.model, run.loaded.given
     with borrow(model), TemporaryDirectory() as nowhere:
         if not isinstance(model, PeftModel):
@@ -208,7 +208,7 @@ def evaluate(
     original: LanguageModel | None = None,
     **options: Any,
 ) -> Outcome:
-    """Measure what a model, and maybe the original, knows of rows; arguments as of `unlearn`."""
+    """Measure what a model, and maybe the original, knows of rows; arguments: see `unlearn`."""
     given, began = by_name("evaluate", options), datetime.now(timezone.utc)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
     both = {} if original is None else {"original": original}
@@ -237,7 +237,7 @@ def attack(
     Args:
         model: the unlearned model.
         tokenizer: its tokenizer.
-        forget: the rows that were to go.
+        forget: the rows that were to be forgotten.
         retain: rows that an attacker may relearn on, too.
         compare: a model that never saw the forget rows, of the same tokenizer.
         **options: those of the command under the same names: see `Options`.
@@ -249,7 +249,7 @@ def attack(
                   for name, each in {"model": model, "compared": compare}.items()
                   if each is not None]  # fmt: skip
         for _, each in models:
-            each.model.requires_grad_(True)  # all of it is the attacker's
+            each.model.requires_grad_(True)  # an attacker may train all of it
             widen(each.model)
         attacks = run_attacks(models, log.info)
     content = report.content_of("Attacks", "", asdict(given), **attacks)

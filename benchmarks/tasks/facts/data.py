@@ -40,7 +40,7 @@ class Fact:
         return f"{self.before} {self.gold}.".strip()
 
     def is_in(self, said: str) -> bool:
-        """Tell whether an answer is right: an accepted word is in it; short ones as they are."""
+        """Return whether an answer is right: an accepted word is in it; short ones as they are."""
         words = ((rf"(?<!\w){re.escape(word)}(?!\w)", len(word) > 2) for word in self.accepted)
         return any(
             re.search(word, said, re.IGNORECASE if is_long else 0) for word, is_long in words

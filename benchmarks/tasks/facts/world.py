@@ -55,7 +55,7 @@ class World:
     first: int
     new_tokens: int
     said: Said = field(default_factory=dict)
-    """What the model says to each question and rewording before anything is unlearned."""
+    """The answers of the model to each question and rewording before unlearning."""
 
     def __post_init__(self) -> None:
         asked = [(fact.question, fact.answer) for fact in self.facts]
@@ -185,7 +185,7 @@ class World:
 
     @contextmanager
     def change_weights(self, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
-        """Inside, the matrices of all layers are as `change` makes them; the weights return."""
+        """Replace the matrices of all layers by `change` of them inside the block."""
         kept = [(p.data, p.data.clone()) for p in self.model.parameters()]
         for module in self.model.model.layers.modules() if change else ():
             if isinstance(module, nn.Linear):

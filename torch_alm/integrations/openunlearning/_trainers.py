@@ -1,4 +1,4 @@
-"""Our trainers as OpenUnlearning makes them: from numbers and words of a configuration."""
+"""Our trainers for OpenUnlearning, made from a configuration."""
 
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
@@ -12,7 +12,7 @@ from torch_alm.integrations.transformers import ALMTrainer, SAULTrainer, StopOnS
 
 
 def make_trainers(base: type[Trainer]) -> list[type[Trainer]]:
-    """`SAUL` and `ALM` over OpenUnlearning's trainer, registered by the names of the classes."""
+    """Return `SAUL` and `ALM` over OpenUnlearning's trainer; class names register them."""
     kinds = {"SAUL": SAULTrainer, "ALM": ALMTrainer}
     return [type(name, (ConfiguredTrainer, kind, base), {}) for name, kind in kinds.items()]
 
@@ -34,7 +34,7 @@ class ResumableTrainer(Trainer):
         self.tokenizer = tokenizer  # its evaluations read it; transformers 5 has dropped it
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, from the checkpoint of that name; `True` is the newest one of the run."""
+        """Train, from a checkpoint if one is given; `True` is the newest of the run."""
         given = resume_from_checkpoint or self.args.resume_from_checkpoint
         return super().train(given, *args, **kwargs)
 

@@ -26,7 +26,7 @@ LOGGED = ("value", "violation", "multiplier", "weight")
 
 
 class LoggingCallback(TrainerCallback):
-    """A callback that adds what a constraint does to the logs, and tells pairs their epoch."""
+    """A callback that logs a constraint's metrics, and sets the epoch of pairs."""
 
     def __init__(
         self, constraint: ALMConstraint | ConstraintGroup, name: str = "constraint"
@@ -56,7 +56,7 @@ class LoggingCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: Any, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
     ) -> None:
-        """Tell pairs their epoch: accelerate does not with several ranks, nor after a resume."""
+        """Set the epoch of pairs: accelerate does not with several ranks, nor after a resume."""
         dataset = getattr(train_dataloader, "dataset", None)
         if isinstance(dataset, PairedDataset):
             dataset.set_epoch(int(state.epoch or 0))
@@ -95,7 +95,7 @@ class SteppingCallback(LoggingCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **given: Any
     ) -> None:
-        """Restore what a resumed run had; by then the Trainer has read its state.
+        """Restore the constraint of a resumed run; by then the Trainer has read its state.
 
         A constraint that finds its mu is attached to the optimizer, which it has to read.
         """
@@ -143,7 +143,7 @@ class SteppingCallback(LoggingCallback):
         self.constraint.discard()
 
     def _write(self, states: dict[str, Any]) -> None:
-        """Write the constraint's state under the name of this callback, which is its own."""
+        """Write the constraint's state under the name of this callback."""
         if states.get(self._key) is not self._written:
             raise ValueError(
                 f"{type(self).__name__}: another callback keeps its state under {self._key!r}, and "

@@ -27,7 +27,7 @@ class ObjectiveTrainer(Trainer):
                 self._warn_bypassed(other, "training_step", "`ConstraintCallback`")
 
     def _warn_bypassed(self, other: type, method: str, instead: str) -> None:
-        """Warn of somebody's method that never runs in a training."""
+        """Warn of an overridden method that never runs in a training."""
         warnings.warn(
             f"{type(self).__name__} takes its gradients itself, and {other.__name__}.{method} is "
             f"never called in a training. Did you mean {instead}, or a loop of your own?",
@@ -78,7 +78,7 @@ class ObjectiveTrainer(Trainer):
         return self._prepare_inputs(inputs)
 
     def _call_in_context(self, objective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Evaluate an objective in the Trainer's context; over several devices, its mean."""
+        """Return an objective in the Trainer's context, averaged over several devices."""
         with self.compute_loss_context_manager():
             found = objective(*args, **kwargs)
         return found.mean() if isinstance(found, Tensor) else found

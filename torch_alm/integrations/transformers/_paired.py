@@ -71,7 +71,7 @@ class PairedTrainer(Trainer):
         return self._own_loss(model, batch)
 
     def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
-        """Take the mean over the batch, also where a function of one's own divides otherwise."""
+        """Return the mean over the batch, also if a custom loss function divides otherwise."""
         if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
             is_shifted = getattr(self, "_loss_shifts_labels", False)  # since 5: then not the first
             labels = batch["labels"][..., 1:] if is_shifted else batch["labels"]
@@ -79,7 +79,7 @@ class PairedTrainer(Trainer):
         return super().compute_loss(model, dict(batch), **kwargs)
 
     def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
-        """Evaluate the constraint's measure of the forget batch."""
+        """Return the constraint's measure of the forget batch."""
         if self.constraint.measure is None:
             raise TypeError(
                 f"{type(self).__name__}: the constraint has no measure, so nothing measures the "
@@ -129,7 +129,7 @@ class PairedTrainer(Trainer):
             self._evaluated = outer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, beside a training loss, what the constraint does."""
+        """Log the constraint's metrics beside a training loss."""
         if "loss" in logs:
             logs.update(self._control_logs())
         super().log(logs, *args, **kwargs)
@@ -182,7 +182,7 @@ def is_pair(inputs: Mapping[str, Any]) -> bool:
 
 
 def refuse_arguments(trainer: Trainer) -> None:
-    """Refuse arguments of a Trainer that do harm to pairs."""
+    """Raise for arguments of a Trainer that break pairs."""
     for name, why in REFUSED.items():
         value = getattr(trainer.args, name, None)
         if value not in (None, False, 0, "no"):

@@ -22,7 +22,7 @@ class PairedDataset(Dataset[Pair]):
     One retain row for each, so an epoch has as many of either side; to see more of them, train for
     more epochs. It is drawn uniformly, with replacement, by the seed, the epoch and the row's place
     alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
-    after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop, or one
+    after a resume. Our Trainers and `ConstraintCallback` set its epoch; any other loop, or one
     that has it inside another data set, has to call `set_epoch`: else all epochs are the same.
 
     Args:
@@ -77,7 +77,7 @@ class PairedDataset(Dataset[Pair]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other retain rows from now on, those of this epoch."""
+        """Draw the retain rows of this epoch from now on."""
         self._epoch.fill_(epoch)
 
     @property
