@@ -185,7 +185,7 @@ def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[C
     )  # fmt: skip
     constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)
-    return Checks(look, pace(), 0.1, trainer, 5.0, ask, lambda _: None), more
+    return Checks(look, pace(needed=3), 0.1, trainer, 5.0, ask, lambda _: None), more
 
 
 def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
