@@ -74,8 +74,6 @@ def test_a_model_that_is_written_down_in_other_numbers_is_unlearned_alike(
     assert command_in(tmp_path, tmp_path / "other", files)("unlearn") in {0, 4}
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
-    found = report(tmp_path / "out")
-    print("GOLD", found["goal"]["alpha"], found["models"][1]["numbers"]["forget"]["telling_loss"])
 
 
 def pace(**given: Any) -> Pace:

@@ -187,7 +187,7 @@ def sharded(values: Any, mesh: DeviceMesh) -> DTensor:
 
 def arrived(params: list[Tensor], owner: str) -> None:
     loss = torch.zeros((), requires_grad=True)
-    gradients.differentiate(loss, 1.0, lambda loss: None, params, owner)
+    gradients.differentiate(loss, 1.0, lambda loss: None, params, owner, gradients.walk(loss))
 
 
 def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
