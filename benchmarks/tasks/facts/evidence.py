@@ -39,6 +39,16 @@ SHARP += [*(f"{attack}_said" for attack in ATTACKS), "noise0.4_loss", "relearned
 SHARP_SHORT = ["steps", "reworded_said", "neighbours_said", "noise0.4_said", "relearned30_said"]
 CONSTRAINT, MOST_SAID = "constraint", STUDY["most_said"] / STUDY["forget"]
 KNOWN = ("model", "part", "method", "draw")  # what a run is called
+SMALL = {  # of the models that benchmarks/muse.py and wmdp.py train themselves
+    "muse": {
+        "verbmem_f": "VerbMem forget", "knowmem_f": "KnowMem forget", "privleak": "PrivLeak",
+        "knowmem_r": "KnowMem retain", "perplexity_unseen": "unseen perplexity",
+    },
+    "wmdp": {
+        "doom_accuracy": "Doom", "shade_accuracy": "Shadow", "retain_accuracy": "kept",
+        "neighbour_accuracy": "neighbours", "utility_accuracy": "all kept", "gate_open": "pushed",
+    },
+}  # fmt: skip
 TOFU = (  # of the model that was taught it
     Column("forget_rouge", "forget ROUGE"),
     Column("forget_exact_match", "forget exact"),
@@ -120,6 +130,10 @@ def make_tables() -> dict[str, pd.DataFrame]:
     for name, point in TAUGHT.items():
         of_point = [line for line in lines if line["point"] == point]
         found[name] = table(of_point, TOFU).replace(" ± ", "±", regex=True)
+    for name, headings in SMALL.items():
+        columns = [Column(*pair, 1 if name == "muse" else 2) for pair in headings.items()]
+        lines = read_lines(RESULTS.with_name("small") / f"{name}.jsonl")
+        found[name.upper()] = table(lines, columns).replace(" ± ", "±", regex=True)
     return found
 
 
