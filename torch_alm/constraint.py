@@ -611,7 +611,7 @@ class ALMConstraint:
 
     @property
     def _is_open_to_shapes(self) -> bool:
-        """Whether the first measurement may still make this a vector."""
+        """Return whether the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.steps == 0
 
     def _fit_value(self, value: Numeric) -> Number:

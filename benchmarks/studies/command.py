@@ -113,7 +113,7 @@ def read_list(name: str) -> list[data.Fact]:
 
 
 def first_sentence(said: str, fact: data.Fact) -> str:
-    """What is said up to the end of the first sentence by which the answer is."""
+    """Cut what is said behind the first sentence that holds the answer."""
     ends = [found.end() for found in SENTENCE.finditer(said)]
     text = next((said[:end] for end in ends if fact.is_in(said[:end])), said)
     return text.strip().rstrip(".")

@@ -52,7 +52,7 @@ def list_radii(study: Study) -> list[str]:
 
 
 def shorten(found: dict[str, Any]) -> dict[str, Any]:
-    """What a run found, without texts and what happened in its steps."""
+    """Keep the numbers of a run, without its texts and steps."""
     looks = {name: found[name] for name in ("matched", "end") if found[name]}
     kept = {
         name: {k: round(v, 4) for k, v in look.items() if k != "answers"}

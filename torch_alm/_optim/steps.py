@@ -1,4 +1,4 @@
-"""What an optimizer makes of a gradient: the next step of a copy, and the response to a weight."""
+"""The next step of an optimizer, taken by a copy, and its response to a weight."""
 
 import copy
 import math

@@ -153,7 +153,7 @@ class Pace:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the retain rows have to catch up, and nothing is forgotten meanwhile."""
+        """Return whether forgetting rests while the retain rows catch up."""
         return bool(self.best) or (self.excess > 0 and not self.fixed)
 
     def _is_stalled(self) -> bool:

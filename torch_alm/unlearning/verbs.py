@@ -122,7 +122,7 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
 
 
 def _describe(loaded: Setup) -> dict[str, Any]:
-    """What has to be the same on all ranks."""
+    """Collect what has to be the same on all ranks."""
     rows = {name: loaded.rows(name) for name in loaded.sets}
     options = asdict(replace(loaded.given, quiet=True))
     return {**rows, **options, "weights": fingerprint(loaded.model)}

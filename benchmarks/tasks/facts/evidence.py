@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def fill_pages() -> dict[Path, str]:
-    """What each page should say: its template with the tables in it."""
+    """Fill each page's template with the tables of the runs."""
     found = {name: format_table(frame) for name, frame in make_tables().items()}
     names = {page: HERE / f"{page}.md.in" for page in ("results", "tables")}
     texts = {page: path.read_text(encoding="utf-8") for page, path in names.items()}

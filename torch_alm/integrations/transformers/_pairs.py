@@ -82,7 +82,7 @@ class PairedDataset(Dataset[Pair]):
 
     @property
     def sides(self) -> dict[str, Sequence[Row]]:
-        """All rows of each side, for an evaluation."""
+        """Return the rows of each side, for an evaluation."""
         return {"forget": self.forget, "retain": self.retain}
 
     def __len__(self) -> int:
