@@ -90,4 +90,5 @@ def test_each_cell_of_a_notebook_prints_what_is_recorded(path: Path) -> None:
     found = notebook.read(path)
     recorded = copy.deepcopy(found)
     notebook.run(found)
-    assert found == recorded
+    for cell, before in zip(found["cells"], recorded["cells"], strict=True):
+        assert cell == before, "".join(cell["source"])
