@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch_alm.perturb import perturbed
     from torch_alm.sam import SAM, ReverseSAM
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "SAM",
