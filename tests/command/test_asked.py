@@ -353,8 +353,8 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
     answers = [spoken(loaded, f"Question : {town} . {town} is A0")]
     answers += [spoken(loaded, f"lives in {other} .", said=False) for _ in FORGET[1:]]
 
-    assert bare_rows(loaded, loaded.model, Goal("rows", 0.0, "")) == [], "no better known"
-    bare = bare_rows(loaded, loaded.model, Goal("rows", 9.0, ""))
+    assert bare_rows(loaded, Goal("rows", 0.0, "")) == [], "no better known"
+    bare = bare_rows(loaded, Goal("rows", 9.0, ""))
     wordings = ForgetRows(loaded, answers, bare)
     own, second, last = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
     assert last == bare
