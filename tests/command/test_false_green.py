@@ -140,9 +140,9 @@ def test_an_answer_that_goes_on_after_its_end_is_said(
 def test_what_is_said_is_told_by_its_words_in_any_script(
     reference: str, text: str, share: float, verbatim: bool, is_said: bool
 ) -> None:
-    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text))
+    found = how_much(reference, Reading(1.0, False, text))
     assert found == (pytest.approx(share), verbatim, is_said)
-    exact = how_much(reference, Reading(1.0, True, 0.0, 0.0, None))
+    exact = how_much(reference, Reading(1.0, True, None))
     assert exact.verbatim, "what greedy decoding reproduces is said"
 
 

@@ -357,7 +357,7 @@ def test_behind_the_next_question_nothing_is_an_answer(
     """Of the plain format alone: a base model goes on to ask and to answer itself."""
     towns = [row["answer"].split()[-2] for row in FORGET]
     text = f"{towns[1]} Question : Where does n5 live ? Answer : {towns[0]}"
-    heard = Reading(3.0, False, 0.9, 0.0, text)
+    heard = Reading(3.0, False, text)
     monkeypatch.setattr(asking, "read_answers", lambda *given, **_: [heard for _ in given[2]])
 
     def said(rows: Any, **options: Any) -> float:

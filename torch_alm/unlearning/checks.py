@@ -16,6 +16,7 @@ from torch_alm.language._strings import StringScores, string_scores
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.ranks import share
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
@@ -166,7 +167,10 @@ class Pace:
 
 
 class RowSample:
-    """Rows that a check reads: of the probe those that the model says, in its own words."""
+    """Rows that a check reads: of the probe those that the model says, in its own words.
+
+    All ranks decide by what the first has found.
+    """
 
     def __init__(
         self, loaded: Setup, goal: Goal, wordings: ForgetRows, probe: Sequence[Row]
@@ -196,11 +200,11 @@ class RowSample:
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
         reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
-        return fmean(min(x, aim) for x in loss), reached, known
+        return share((fmean(min(x, aim) for x in loss), reached, known))
 
     def measure_retain(self) -> float:
         """Return the retain loss."""
-        return fmean(losses(self.loaded.model, self.retain, self.pad))
+        return share(fmean(losses(self.loaded.model, self.retain, self.pad)))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """Return the numbers of a check as text; in a known row every token is the likeliest."""

@@ -194,18 +194,6 @@ def make_trainable(loaded: Setup) -> Setup:
     return loaded
 
 
-class _Sample(RowSample):
-    """The rows that a check reads, of which all ranks decide by what the first has found."""
-
-    def measure_forget(self, aim: float) -> tuple[float, bool, int]:
-        """See `RowSample`."""
-        return share(super().measure_forget(aim))
-
-    def measure_retain(self) -> float:
-        """See `RowSample`."""
-        return share(super().measure_retain())
-
-
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
@@ -229,7 +217,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
                 break
         return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
 
-    look = _Sample(loaded, goal, wordings, probe)
+    look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
     trainer.add_callback(checks)
     return checks

@@ -154,7 +154,7 @@ class KLRetainTrainer(SAULTrainer):
         return found
 
 
-class WeightSnapshot:
+class WeightSnapshot(Weights):
     """The trained weights of the last good check, or of the cheapest state that met the goal.
 
     A model can be taken back to them. The optimizers begin anew there: their moments are those of
@@ -162,8 +162,8 @@ class WeightSnapshot:
     """
 
     def __init__(self, model: Any, step: int = 0) -> None:
+        super().__init__(model)
         self.step = step
-        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
 
     @torch.no_grad()
     def keep(self, step: int) -> None:
@@ -172,11 +172,9 @@ class WeightSnapshot:
         for p, kept in self.pairs:
             kept.copy_(p)
 
-    @torch.no_grad()
     def take_back(self, optimizer: Any) -> None:
         """Put them back; `optimizer` has the two sides, within accelerate's wrapper or not."""
-        for p, kept in self.pairs:
-            p.copy_(kept)
+        self.put_back()
         both = getattr(optimizer, "optimizer", optimizer)
         for side in (both.retain, both.forget):
             side.state.clear()
