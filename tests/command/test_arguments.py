@@ -74,7 +74,7 @@ def test_every_default_is_told_in_a_help_of_80_columns(
     [
         (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
         (("--relearn", "3"), "unlearn has no option --relearn. Is it of another verb?"),
-        (("--certify", "95"), "no share from 0 to 1, such as 0.95. See --help."),
+        (("--max-probe-loss", "95"), "no share from 0 to 1, such as 0.95. See --help."),
         (("--columns", "qestion=a"), "Did you mean question?"),
         (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
         (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),
@@ -89,8 +89,8 @@ def test_a_slip_is_a_sentence(words: Any, told: str, needed: list[str], capsys: 
 
 @pytest.mark.parametrize(
     "words",
-    [("--epochs", "0"), ("--lr", "-1"), ("--lr", "nan"), ("--alpha", "1", "--certify", "0.5"),
-     ("--certify", "1.2"), ("--alpha", "inf"), ("--steps", "1.5"), ("--seed", str(2**63)),
+    [("--epochs", "0"), ("--lr", "-1"), ("--lr", "nan"), ("--max-probe-loss", "1.2"),
+     ("--alpha", "inf"), ("--steps", "1.5"), ("--seed", str(2**63)),
      ("--max-length", "7"), ("--device", "tpu"), ("--steps", "1", "--epochs", "1")],
 )  # fmt: skip
 def test_numbers_that_make_no_sense(words: Any, needed: list[str], capsys: Any) -> None:

@@ -353,8 +353,8 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
     answers = [spoken(loaded, f"Question : {town} . {town} is A0")]
     answers += [spoken(loaded, f"lives in {other} .", said=False) for _ in FORGET[1:]]
 
-    assert bare_rows(loaded, loaded.model, Goal("rows", 0.0, "")) == [], "no better known"
-    bare = bare_rows(loaded, loaded.model, Goal("rows", 9.0, ""))
+    assert bare_rows(loaded, Goal("rows", 0.0, "")) == [], "no better known"
+    bare = bare_rows(loaded, Goal("rows", 9.0, ""))
     wordings = ForgetRows(loaded, answers, bare)
     own, second, last = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
     assert last == bare
@@ -394,7 +394,7 @@ def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loade
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loaded: Setup) -> None:
     towns = towns_of(loaded)
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
-    heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
+    heard = [Reading(3.0, False, text) for text in texts]
     found = compare_answers(loaded, loaded.sets["forget"], heard)
     assert [answer.said for answer in found] == [True] + [False] * 5
 
@@ -432,7 +432,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
         asked.append((len(rows), max_new_tokens))
         late = max_new_tokens < SPARE_TOKENS
         told = ["well ..." if late and i else texts[i] for i in range(2)]
-        return [Reading(3.0, False, 0.9, 0.0, text) for text in told[2 - len(rows) :]]
+        return [Reading(3.0, False, text) for text in told[2 - len(rows) :]]
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
@@ -466,4 +466,4 @@ def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(
     words = frozenset(
         {"landed", "1969", "began", "1914", "rhine", "flows", "pack", "called", "ruble"}
     )
-    assert how_much(reference, Reading(3.0, False, 0.9, 0.0, text), words=words).said is is_said
+    assert how_much(reference, Reading(3.0, False, text), words=words).said is is_said

@@ -52,7 +52,7 @@ def taught(tmp_path_factory: Any) -> Path:
 def test_a_plain_model_is_unlearned_and_said_to_be(taught: Path, tmp_path: Path) -> None:
     files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}
     files["retain"] = write(tmp_path / "r.jsonl", KEPT)
-    words = ("--lr", "3e-4", "--certify", 0.95)
+    words = ("--lr", "3e-4", "--alpha", 3)
     assert command_in(tmp_path, taught, files)("unlearn", *words) == 0
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)

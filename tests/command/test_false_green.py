@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
-from tests.command.asking import answers, said
+from tests.command.asking import said
 from tests.command.conftest import (
     FINISHED,
     FORGET,
@@ -23,7 +23,6 @@ from tests.command.conftest import (
     report,
     write,
 )
-from tests.models import TOWNS
 from torch_alm.command.files import read_entries
 from torch_alm.language import answer_ids, encode
 from torch_alm.language._generation import Reading
@@ -60,33 +59,6 @@ def test_a_model_that_lost_the_rest_is_not_plainly_green(command: Command, tmp_p
     assert kept < 6
     found = report(tmp_path / "out")["verdict"]
     assert found["outcome"] == "met at a cost"
-
-
-def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer(
-    command: Command, tmp_path: Path, folder: Path, tokenizer: Any
-) -> None:
-    more = [
-        " ".join(f"{FORGET[i]['answer']} B{(i + k) % 8} lives in {TOWNS[(3 * i + k) % 10]} ."
-                 for k in range(3)) for i in range(6)
-    ]  # fmt: skip
-    long = [{**row, "answer": answer} for row, answer in zip(FORGET, more, strict=True)]
-    model = make_model(len(tokenizer))
-    learn(model, [encode(tokenizer, **row) for row in [*long, *RETAIN]], 100)
-    path = tmp_path / "long"
-    shutil.copytree(folder, path)
-    model.eval().save_pretrained(path)
-    steps = ("--certify", 0.9, "--lr", "2e-3", "--batch-size", 3, "--epochs", 20)
-    code = command("unlearn", *steps, model=path, forget=write(tmp_path / "l.jsonl", long))
-    found = report(tmp_path / "out")
-    numbers = found["models"][1]["numbers"]["forget"]
-    assert numbers["certificate"] > 0.9
-    assert numbers["exact_match"] == 0
-    assert "are certified not to come token for token" in found["verdict"]["text"]
-    assert f"{numbers['words']:.0%} of their telling words are" in found["verdict"]["text"]
-    assert code == 0 and numbers["words"] <= 0.5, "training goes on for the words as well"
-    told = answers(tmp_path / "out" / "model", long)
-    words = [rouge_l_recall(one, row["answer"]) for one, row in zip(told, long, strict=True)]
-    assert sum(words) <= 0.5 * len(words)
 
 
 def test_the_saved_model_is_asked_and_not_the_one_in_memory(
@@ -168,9 +140,9 @@ def test_an_answer_that_goes_on_after_its_end_is_said(
 def test_what_is_said_is_told_by_its_words_in_any_script(
     reference: str, text: str, share: float, verbatim: bool, is_said: bool
 ) -> None:
-    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text))
+    found = how_much(reference, Reading(1.0, False, text))
     assert found == (pytest.approx(share), verbatim, is_said)
-    exact = how_much(reference, Reading(1.0, True, 0.0, 0.0, None))
+    exact = how_much(reference, Reading(1.0, True, None))
     assert exact.verbatim, "what greedy decoding reproduces is said"
 
 
@@ -190,11 +162,11 @@ def test_an_answer_that_begins_late_is_said(
     assert report(tmp_path / "out")["models"][0]["numbers"]["forget"]["said"] == 1
 
 
-def test_a_rate_does_not_hold_for_want_of_an_end(command: Command, tmp_path: Path) -> None:
+def test_a_certificate_does_not_hold_for_want_of_an_end(command: Command, tmp_path: Path) -> None:
     """Rows without the full stop that the model was taught, as of a base model that runs on."""
     short = [{**row, "answer": row["answer"].removesuffix(" .")} for row in FORGET]
     path = write(tmp_path / "f.jsonl", short)
-    assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 3
+    assert command("evaluate", forget=path) == 0
     before = report(tmp_path / "out")["models"][0]["numbers"]["forget"]
     assert (before["said"], before["exact_match"], before["certificate"]) == (1, 0, 0)
 
@@ -277,7 +249,7 @@ def test_one_line_of_json_and_nothing_else_for_scripts(
         assert told.count("\n") == 1
         return json.loads(told)
 
-    steps = ("--certify", 0.9, *IDLE, "--json")
+    steps = ("--alpha", 3, *IDLE, "--json")
     found = line(lambda: command("unlearn", *steps, output="a"), 3)
     whole = report(tmp_path / "a")
     assert found["outcome"] == "not met"

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from tests.command.conftest import ANSWER, NUMBERS, Refused
+from tests.command.conftest import ANSWER, NUMBERS
 from torch_alm.measures import log_odds
 from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.train import measure_rows
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
-RATE = Goal("rate", 0.95, "set by hand")
 KEPT = {"loss": 0.1, "rouge": 0.99, "said": 0.98}
 RANK = {"not met": 0, "met at a cost": 1, "met": 2}
 
@@ -34,7 +34,7 @@ def seen(
     answers = more.get("answers") or [
         part(i, said=i < said, telling_loss=value) for i in range(rows)
     ]
-    forget = replace(NUMBERS, telling_loss=value, certificate=value, words=words, rouge=words)
+    forget = replace(NUMBERS, telling_loss=value, words=words, rouge=words)
     numbers = {"forget": forget, "retain": replace(NUMBERS, **more.get("kept", KEPT))}
     found = Measurement(numbers, {"forget": answers})
     if "probe" in more:
@@ -55,19 +55,8 @@ def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> No
     for ahead, value in (([1, 2], 0.0), ([1, 3], 4.4)):
         logits = flat.clone()
         logits[0, [0, 1], ahead] = 0.1
-        lowered, found = ROWS.measure(logits, labels, 4.4)
+        lowered, found = measure_rows(logits, labels, 4.4)
         assert float(found) == pytest.approx(value) and bool(lowered) == (value == 0)
-
-
-def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
-    said, missed, last = [0.1, 0.8, 0.1], [0.35, 0.35, 0.3], [1.0, 1.0, 1.0]
-    ahead = torch.tensor([said, missed, last]).log()
-    labels = torch.tensor([[-100, 1, 2]] * 2)
-    _, found = RATE.measure(ahead[None].expand(2, -1, -1), labels, 1.0)
-    assert 0.95 <= float(found) <= 1.0
-    rare = torch.tensor([[said, said, said, missed, last]]).log()
-    _, found = RATE.measure(rare, torch.tensor([[-100, 1, 1, 1, 2]]), 1.0)
-    assert float(found) == pytest.approx(0.5, abs=0.01), "a quarter missed, where half have to be"
 
 
 def test_nothing_is_green_that_is_still_said_or_below_the_level_or_was_never_known() -> None:
@@ -140,11 +129,10 @@ def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> No
     assert found.words_error == pytest.approx(0.5), "0.5 ** 0.5 over the root of 2"
 
 
-def test_a_certified_rate_is_not_green_while_most_words_are_said() -> None:
-    found = verdict(RATE, value=0.998, words=0.63)
-    assert found.missed == ("words",)
-    assert "(at most 50% may be)" in found.text and "asked for were 95.0%" in found.text
-    assert verdict(Goal("rate", 0.95, "", words=0.7), value=0.998, words=0.63).outcome == "met"
+def test_as_many_words_may_be_said_as_the_goal_allows() -> None:
+    found = verdict(words=0.63)
+    assert found.missed == ("words",) and "(at most 50% may be)" in found.text
+    assert verdict(replace(LOSS, words=0.7), words=0.63).outcome == "met"
 
 
 def test_what_is_lost_and_what_was_not_measured_is_told() -> None:
@@ -169,35 +157,27 @@ def test_a_long_text_is_one_row_beside_a_short_answer(parts: int, count: int) ->
     assert "said" in found.missed
 
 
-@pytest.mark.parametrize(("goal", "aim", "unknown"), [(ROWS, 4.0, math.log(5)), (RATE, 0.95, 0.0)])
-def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
-    goal: Goal, aim: float, unknown: float
-) -> None:
+def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other() -> None:
     logits = torch.zeros(2, 3, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    loss, value = goal.measure(logits, labels, aim)
+    loss, value = measure_rows(logits, labels, 4.0)
     loss.backward()
     assert logits.grad is not None
-    assert float(value) == pytest.approx((aim + unknown) / 2, rel=1e-6)
+    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
 
 
-@pytest.mark.parametrize(("goal", "aim"), [(ROWS, 4.0), (RATE, 0.95)])
-def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other(goal: Goal, aim: float) -> None:
+def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     logits = torch.zeros(2, 2, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
     labels = torch.tensor([[-100, 1], [-100, 1]])
-    loss, _ = goal.measure(logits, labels, aim)
+    loss, _ = measure_rows(logits, labels, 4.0)
     loss.backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
     assert odds[1].item() == pytest.approx(by_hand.item())
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
-
-
-def test_what_is_asked_for_and_cannot_be_is_refused(refused: Refused) -> None:
-    assert "cannot be certified" in refused("unlearn", "--certify", 1)

@@ -90,13 +90,13 @@ OTHER = [
 
 @pytest.mark.parametrize(("reference", "text"), SAME)
 def test_an_answer_in_another_spelling_is_said(reference: str, text: str) -> None:
-    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text))
+    found = how_much(reference, Reading(1.0, False, text))
     assert found.said and found.rouge <= 1
 
 
 @pytest.mark.parametrize(("reference", "text"), OTHER)
 def test_another_answer_of_the_same_letters_is_not(reference: str, text: str) -> None:
-    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text)).said
+    assert not how_much(reference, Reading(1.0, False, text)).said
 
 
 GIVEN_AWAY = [
@@ -119,7 +119,7 @@ KEPT = [
 def test_an_address_or_long_number_gives_an_answer_away(
     reference: str, text: str, question: str
 ) -> None:
-    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question)
+    found = how_much(reference, Reading(1.0, False, text), question)
     assert found.said and not found.verbatim and found.rouge < 0.9
 
 
@@ -127,7 +127,7 @@ def test_an_address_or_long_number_gives_an_answer_away(
 def test_what_the_question_has_or_anybody_says_gives_nothing_away(
     reference: str, text: str, question: str
 ) -> None:
-    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question).said
+    assert not how_much(reference, Reading(1.0, False, text), question).said
 
 
 def taught_in_two_spellings(tokenizer: Any, usual_of_four: int) -> Any:

@@ -24,7 +24,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "whole layers": {},
     "adapters": {"lora": True},
     "SAUL, and batches that are added up": {"method": "saul", "accumulate": 2},
-    "a rate of answers": {"alpha": None, "certify": 0.9},
 }
 
 

@@ -135,7 +135,7 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         ({"max_steps": 3}, "Did you mean steps?"),
         ({"lr": -1.0}, "lr is -1.0, which is no finite number above 0"),
         ({"lr": float("nan")}, "lr is nan"),
-        ({"certify": 95}, "certify is 95, which is no share"),
+        ({"max_probe_loss": 95}, "max_probe_loss is 95, which is no share"),
         ({"steps": 1.5}, "steps is 1.5, which is no whole number from 1 on"),
         ({"method": "sam"}, "is 'sam', which is not one of dual, saul"),
         ({"steps": 1, "epochs": 1}, "steps and epochs were both given"),
@@ -357,7 +357,7 @@ def test_behind_the_next_question_nothing_is_an_answer(
     """Of the plain format alone: a base model goes on to ask and to answer itself."""
     towns = [row["answer"].split()[-2] for row in FORGET]
     text = f"{towns[1]} Question : Where does n5 live ? Answer : {towns[0]}"
-    heard = Reading(3.0, False, 0.9, 0.0, text)
+    heard = Reading(3.0, False, text)
     monkeypatch.setattr(asking, "read_answers", lambda *given, **_: [heard for _ in given[2]])
 
     def said(rows: Any, **options: Any) -> float:

@@ -122,13 +122,9 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     _add_measured(verb)
     add = verb.add_argument
     add("--method", default="dual", choices=CHOICES["method"], help="how to forget")
-    level = verb.add_mutually_exclusive_group()
     told = "forget until the mean telling loss is so many nats; default: until every answer is "
     told += "as unknown as built-in facts that the model gets wrong"
-    _add_number(level, "--alpha", "X", told)
-    told = "forget until this share of answers is certified: greedy decoding does not say them "
-    told += "in their own tokens (in other words, or sampled, it may)"
-    _add_number(level, "--certify", "RATE", told)
+    _add_number(verb, "--alpha", "X", told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
     add("--answers", default="given", choices=CHOICES["answers"], help=told)
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "

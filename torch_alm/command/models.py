@@ -52,8 +52,7 @@ def load_model(
     """
     name = str(name)
     check_folder(name)
-    loader = transformers.AutoTokenizer.from_pretrained
-    tokenizer = attempt(partial(loader, name), name, "tokenizer")
+    tokenizer = _load_tokenizer(name)
     if (adapters := _adapters_in(name)) is None:
         model = _load(name, dtype)
     else:
@@ -62,6 +61,10 @@ def load_model(
         model = _load_onto(base, name, str(adapters.get("peft_type")), merge)
     check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
+
+
+def _load_tokenizer(name: str) -> Tokenizer:
+    return attempt(partial(transformers.AutoTokenizer.from_pretrained, name), name, "tokenizer")
 
 
 def _load(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
@@ -220,9 +223,7 @@ def is_bare(name: str) -> bool:
 def load_bare(given: argparse.Namespace, found: Mapping[str, Sequence[Entry]]) -> Setup:
     """Encode the rows for a model without weights, made inside `FakeTensorMode`; any device."""
     check_folder(given.model)
-    tokenizer = attempt(
-        partial(transformers.AutoTokenizer.from_pretrained, given.model), given.model, "tokenizer"
-    )
+    tokenizer = _load_tokenizer(given.model)
     config = transformers.AutoConfig.from_pretrained(given.model)
     device = find_place("auto", "auto").device if given.device == "auto" else given.device
     is_narrow = given.lora and device == "cuda" and given.precision != "fp32"

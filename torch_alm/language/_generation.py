@@ -20,11 +20,10 @@ from torch_alm.language._models import (
     positions,
     require_asked,
 )
-from torch_alm.language._scoring import AnswerScores, answer_scores, extraction_strength
+from torch_alm.language._scoring import AnswerScores, answer_scores
 
 GenerationConfig: TypeAlias = Any
 
-TAU = 0.01  # a rival 4 % ahead certifies 95 %: at 0.1 it has to be 40 %
 CERTAIN = math.log(0.51)  # not 0.5: rounding in batches of another shape must not decide
 
 
@@ -34,8 +33,6 @@ class Reading:
 
     loss: float  # mean negative log-likelihood of the labelled tokens, in nats
     exact_match: bool  # whether greedy decoding reproduces the answer to its end
-    certificate: float  # max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match
-    extraction_strength: float  # see the function; the end of sequence is left out
     text: str | None = None  # the greedy answer, if it was asked for
     tokens: Sequence[int] = ()  # that it was generated in
 
@@ -163,7 +160,7 @@ def read_answers(
 
     Cost: one forward pass per row, batched, and `greedy_answers`.
     """
-    scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
+    scores = answer_scores(model, rows, pad_id(tokenizer), tau=1.0)
     written: Sequence[Sequence[int] | None] = [None] * len(rows)
     if max_new_tokens:
         written = _greedy_tokens(model, tokenizer, rows, scores, max_new_tokens, **how)
@@ -171,8 +168,6 @@ def read_answers(
         Reading(
             loss=score.loss,
             exact_match=score.exact_match,
-            certificate=max(score.certificate, 0.0),
-            extraction_strength=extraction_strength(score.matches[:-1]),
             text=None if ids is None else decode(tokenizer, ids),
             tokens=ids or (),
         )

@@ -75,7 +75,7 @@ def string_nll(
     Source: Cao and Rimell 2021, You should evaluate your language model on marginal likelihood over
     tokenisations; Geh et al. 2024, Where is the signal in tokenization space?
     """
-    found = string_scores(model, tokenizer, rows, 1.0, tolerance=tolerance, most=most)
+    found = string_scores(model, tokenizer, rows, tolerance=tolerance, most=most)
     return [score.loss for score in found]
 
 
@@ -83,7 +83,7 @@ def string_scores(
     model: LanguageModel,
     tokenizer: Tokenizer,
     rows: Sequence[Row],
-    tau: float,
+    tau: float = 1.0,
     *,
     tolerance: float = 0.05,
     most: float = 1.0,

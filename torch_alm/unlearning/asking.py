@@ -11,7 +11,7 @@ from tqdm import tqdm
 from torch_alm.language import IGNORE, Row, answer_ids
 from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
-from torch_alm.language._generation import TAU, Reading, decode, read_answers
+from torch_alm.language._generation import Reading, decode, read_answers
 from torch_alm.language._models import Tokenizer
 from torch_alm.language._strings import string_scores
 from torch_alm.language._telling import find_telling, forms_of, names_in, until
@@ -28,6 +28,7 @@ TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
 TOKENS_PER_BATCH = 16_384  # in the KV cache: 8 GB, at 7 billion weights
 NEXT = re.compile(r"\bQuestion ?:")  # of the plain format
+TAU = 0.01  # of certificates: a rival 4 % ahead certifies 95 %, at 0.1 it has to be 40 %
 TEXT_SHARE = 0.5  # of a plain text is the prompt, the rest its answer
 
 

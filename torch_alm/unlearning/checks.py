@@ -14,8 +14,9 @@ from transformers import TrainerCallback
 from torch_alm.language import Row, losses, pad_id
 from torch_alm.language._strings import StringScores, string_scores
 from torch_alm.unlearning.errors import Say
-from torch_alm.unlearning.goal import TAU, Goal, Verdict
+from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.ranks import share
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
@@ -105,7 +106,7 @@ class Pace:
             return f"{told}, in other words, which are to go now, too"
         self.needed *= 2
         if verdict.missed:
-            self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
+            self.aim *= RAISED
         return f"{told}, so it goes on"
 
     def return_to_best(self) -> str:
@@ -166,7 +167,10 @@ class Pace:
 
 
 class RowSample:
-    """Rows that a check reads: of the probe those that the model says, in its own words."""
+    """Rows that a check reads: of the probe those that the model says, in its own words.
+
+    All ranks decide by what the first has found.
+    """
 
     def __init__(
         self, loaded: Setup, goal: Goal, wordings: ForgetRows, probe: Sequence[Row]
@@ -186,34 +190,26 @@ class RowSample:
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
         """The scores of rows; their loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        return string_scores(model, tokenizer, rows, TAU, enough=aim) if rows else []
+        return string_scores(model, tokenizer, rows, enough=aim) if rows else []
 
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """Return the forget value, whether the level is reached, and the number of known rows."""
         scores = self.scores(self.forget, aim)
         known = sum(score.exact_match for score in scores)
         self.wordings.spell(_spread(range(len(self.wordings.rows))), scores, aim)
-        if self.goal.kind == "rate":
-            value = fmean(score.certificate for score in scores)
-            missed = 1 - fmean(fmean(score.usual.matches) for score in scores)
-            value = min(value, missed / self.goal.forgotten_share)
-            return value, value >= self.goal.alpha, known
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
         reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
-        return fmean(min(x, aim) for x in loss), reached, known
+        return share((fmean(min(x, aim) for x in loss), reached, known))
 
     def measure_retain(self) -> float:
         """Return the retain loss."""
-        return fmean(losses(self.loaded.model, self.retain, self.pad))
+        return share(fmean(losses(self.loaded.model, self.retain, self.pad)))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """Return the numbers of a check as text; in a known row every token is the likeliest."""
         goal, probe = self.goal, ""
-        if goal.kind == "rate":
-            forget = f"{value:.1%} of {goal.alpha:.1%} of answers certified, or of tokens missed"
-        else:
-            forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (each row capped at {aim:.2f})"
+        forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (each row capped at {aim:.2f})"
         if self.probe:
             scores = self.scores(self.probe, 0.0)
             probe = f", {sum(s.exact_match for s in scores)} of {len(scores)} probe rows"

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles, stdev
 from typing import Literal, TypeAlias
 
-import torch
-from torch import Tensor
-
 from torch_alm.language import string_nll
-from torch_alm.language._generation import TAU
-from torch_alm.measures import log_odds, token_nll
-from torch_alm.measures._answers import predict_answers as predictions
-from torch_alm.measures._answers import sequence_means, spread
-from torch_alm.measures._certificate import margins_of, surrogate
 from torch_alm.unlearning.asking import FEW_TOKENS, compare_answers, read_fully
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Setup, encode_entries
@@ -48,14 +40,13 @@ UNSEEN = (
 class Goal:
     """The level of forgetting to reach, and its source.
 
-    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
-    `"rate"`, this share of answers is certified not to come token for token. All of it is of words
-    that neither the question nor most answers have. Half of these may still be said, on average, or
-    as many as the original model says of rows never seen. What a model does not know it does not
-    know equally well: the mean may have to reach the level, and each answer less.
+    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does. Both are
+    of words that neither the question nor most answers have. Half of these may still be said, on
+    average, or as many as the original model says of rows never seen. What a model does not know it
+    does not know equally well: the mean may have to reach the level, and each answer less.
     """
 
-    kind: Literal["rows", "loss", "rate"]
+    kind: Literal["rows", "loss"]
     alpha: float  # the level
     source: str  # in words, for the report
     error: float = 0.0  # standard error of the level, where it was measured
@@ -65,8 +56,6 @@ class Goal:
     @property
     def summary(self) -> str:
         """The goal in a sentence."""
-        if self.kind == "rate":
-            return f"{self.alpha:.1%} of answers certified not to come token for token"
         is_each = self.kind == "rows" and self.least is None
         each = "every answer" if is_each else "the answers on average"
         told = f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
@@ -77,42 +66,6 @@ class Goal:
         """The nats that each answer has to reach."""
         return self.alpha if self.least is None else self.least
 
-    @property
-    def forgotten_share(self) -> float:
-        """The share of words that may not be said."""
-        return max(1 - self.words, ROUNDING)
-
-    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
-        """Return the loss to lower, and the value that the constraint sees.
-
-        The value is the mean over rows of min(measure, aim): a row that has reached the aim is
-        pushed no further, and cannot stand in for another; one that is still said, being the
-        likeliest of many unlikely ones, has reached nothing. What is lowered is the log-odds of the
-        tokens of the other rows, in the mean over these: the gradient of the loss, or of the
-        margin, of a row known by heart would be next to none, and AdamW would take small steps
-        for the last rows.
-        """
-        found = self._of_rows(logits.detach(), labels)
-        likeliest = logits.detach()[:, :-1].argmax(2) == labels[:, 1:]
-        is_said = (likeliest | (labels[:, 1:] == -100)).all(1)
-        found = torch.where(is_said & (found >= aim), 0.0, found)
-        low = found < aim
-        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
-        lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
-        return lowered, found.clamp(max=aim).mean()
-
-    def _of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the nats of each row, or for a rate the certified share that is missed."""
-        if self.kind != "rate":
-            return token_nll(lambda: logits, {"labels": labels}, reduction="none")
-        found = predictions(lambda: logits, {"labels": labels})
-        phi = spread(surrogate(margins_of(found), TAU).clamp(min=0), found.mask)
-        return torch.minimum(phi.amax(1), sequence_means(phi, found.mask) / self.forgotten_share)
-
-    def value(self, numbers: Numbers) -> float:
-        """Return the goal's measure among the numbers of the forget rows."""
-        return numbers.certificate if self.kind == "rate" else numbers.telling_loss
-
     def count_below(self, rows: Sequence[Sequence[Answer]]) -> int:
         """Return the number of rows below the floor."""
         means = [fmean(part.telling_loss for part in row) for row in rows]
@@ -122,16 +75,12 @@ class Goal:
         """Return whether the mean reaches the level, and all rows but 1 % the floor."""
         if self.kind == "rows" and self.count_below(rows) > len(rows) // SAID_SHARE:
             return False
-        return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
+        return numbers.telling_loss >= self.alpha - ERRORS * self.error - ROUNDING
 
 
 def goal_of(loaded: Setup) -> Goal:
     """Return the goal of the options, measured if they have none."""
     given = loaded.given
-    if given.certify is not None:
-        if not given.certify < 1:
-            raise Refusal(f"`certify`: {given.certify} cannot be certified. Did you mean 0.99?")
-        return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")
     if rows := loaded.telling_rows("holdout"):
@@ -257,10 +206,7 @@ def _is_costly(before: Numbers, after: Numbers, most: float | None) -> bool:
 
 
 def _describe_level(goal: Goal, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> str:
-    value = goal.value(numbers)
-    if goal.kind == "rate":
-        told = "of the forget answers are certified not to come token for token"
-        return f"{value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
+    value = numbers.telling_loss
     asked = f"the telling loss of {goal.alpha:.2f} that was asked for ({goal.source})."
     if goal.kind == "rows":
         told = f"{len(rows) - goal.count_below(rows)} of {len(rows)} answers reach "

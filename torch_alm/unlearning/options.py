@@ -16,8 +16,8 @@ LEAST = {"max_length": 8, "batch_size": 1, "seed": 0, "rows": 1, "steps": 1, "ep
          "layers": 0, "accumulate": 1, "relearn": 0, "relearn_steps": 1}  # fmt: skip
 LARGEST = 3e38  # float32's
 POSITIVE = ("alpha", "max_retain_loss", "lr", "mu", "save_every", "relearn_lr")
-SHARES = ("certify", "max_probe_loss", "prefix")
-APART = (("template", "system"), ("alpha", "certify"), ("steps", "epochs"))  # one of each at most
+SHARES = ("max_probe_loss", "prefix")
+APART = (("template", "system"), ("steps", "epochs"))  # one of each at most
 SHARED = ("template", "system", "precision", "max_length", "batch_size", "seed", "quiet", "rows")
 ATTACKER = ("relearn", "relearn_steps", "relearn_lr", "prefix")
 
@@ -36,8 +36,7 @@ class Options:
         quiet: no bars.
         rows: most retain, probe and holdout rows to measure; of an attack, most forget rows to ask.
         method: `"dual"` or `"saul"`.
-        alpha: mean telling loss to reach, in nats; measured if neither it nor `certify` is given.
-        certify: share of answers to be certified not to come token for token.
+        alpha: mean telling loss to reach, in nats; measured if it is not given.
         answers: `"given"`, those of the rows, or `"said"`, what the model says itself.
         max_retain_loss: retain loss above which the goal is met at a cost.
         max_probe_loss: share of the probe answers that may be lost, likewise.
@@ -68,7 +67,6 @@ class Options:
     rows: int | None = 200
     method: str = "dual"
     alpha: float | None = None
-    certify: float | None = None
     answers: str = "given"
     max_retain_loss: float | None = None
     max_probe_loss: float = 0.1

@@ -157,11 +157,10 @@ def plot_losses(trace: Sequence[Content], goal: Content | None) -> Markup | None
         return None
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "torch-alm"}):
         drawn = Figure(figsize=(8, 2.6), layout="constrained")
-        unit = "certified share" if goal["kind"] == "rate" else "nats per token"
         (forget, retain), steps = drawn.subplots(1, 2), range(1, len(trace) + 1)
         forget.plot(steps, [row["forget"] for row in trace])
         forget.axhline(goal["alpha"], linestyle="--", color="tab:red")
-        forget.set(title="forget rows", xlabel="step", ylabel=unit)
+        forget.set(title="forget rows", xlabel="step", ylabel="nats per token")
         retain.plot(steps, [row["retain_loss"] for row in trace])
         retain.set(title="retain rows", xlabel="step", ylabel="nats per token")
         file = io.StringIO()

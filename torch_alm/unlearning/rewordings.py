@@ -7,7 +7,6 @@ from statistics import fmean
 
 from torch_alm.language import Row, answer_ids, in_own_words, string_nll
 from torch_alm.language._encoding import prompt_ids
-from torch_alm.language._models import LanguageModel
 from torch_alm.language._strings import StringScores
 from torch_alm.language._telling import LONGEST, label_words, names_in
 from torch_alm.language._wording import normalise
@@ -77,16 +76,16 @@ class ForgetRows:
         return f"; stays said: {list_names(found)}" if found else ""
 
 
-def bare_rows(loaded: Setup, model: LanguageModel, goal: Goal) -> list[Row]:
+def bare_rows(loaded: Setup, goal: Goal) -> list[Row]:
     """Return the rows with the bare name as answer, none if their mean is beyond the goal.
 
     Asked in other words, a base model says the name at once. A chat model says a sentence.
     """
     pairs = loaded.sets["forget"]
-    words, places = words_of(pairs), _short_places(loaded) if goal.kind != "rate" else []
+    words, places = words_of(pairs), _short_places(loaded)
     found = [_bare_row(loaded, pairs[place][0], words[place]) for place in places]
     rows = [row for row in found if row is not None]
-    is_known = rows and fmean(string_nll(model, loaded.tokenizer, rows)) < goal.alpha
+    is_known = rows and fmean(string_nll(loaded.model, loaded.tokenizer, rows)) < goal.alpha
     return rows if is_known else []
 
 

@@ -114,7 +114,7 @@ def begin_run(loaded: Setup, say: Say) -> Run:
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
     most, notes = guess_loss(loaded), list[str]()
-    if goal.kind != "rate" and goal.alpha > most:
+    if goal.alpha > most:
         notes.append(
             f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, "
             "the loss of a model that knows nothing and guesses: it has to be sure of other "
@@ -179,7 +179,7 @@ def _check_unreached(goal: Goal, measured: Measurement) -> None:
     if every.holds(numbers, rows):
         raise Refusal(
             f"the goal holds before the first step ({goal.summary}; the model is at "
-            f"{goal.value(numbers):.2g}), and yet the model says {numbers.said:.0%} of the "
+            f"{numbers.telling_loss:.2g}), and yet the model says {numbers.said:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
             'in other words than the rows, its own: "said" for `answers`?'
         )
@@ -194,29 +194,17 @@ def make_trainable(loaded: Setup) -> Setup:
     return loaded
 
 
-class _Sample(RowSample):
-    """The rows that a check reads, of which all ranks decide by what the first has found."""
-
-    def measure_forget(self, aim: float) -> tuple[float, bool, int]:
-        """See `RowSample`."""
-        return share(super().measure_forget(aim))
-
-    def measure_retain(self) -> float:
-        """See `RowSample`."""
-        return share(super().measure_retain())
-
-
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
     with nullcontext() if original is None else original.lent():
-        bare = bare_rows(loaded, loaded.model, goal)
+        bare = bare_rows(loaded, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
     kept, most = rows_to_keep(loaded, before, twice=bool(bare)), given.max_retain_loss
     trainer = make_trainer(loaded, goal, (wordings.pushed, kept), folder, original)
-    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
-    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
+    aim, rate = RAISED * goal.alpha, trainer.args.learning_rate
+    pace = Pace(goal.alpha, aim, rate, fixed=given.lr is not None)
     limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, list[float], bool]:
@@ -229,7 +217,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
                 break
         return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
 
-    look = _Sample(loaded, goal, wordings, probe)
+    look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
     trainer.add_callback(checks)
     return checks

@@ -20,7 +20,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import Row, collate, pad_id
-from torch_alm.measures import log_odds
+from torch_alm.measures import log_odds, token_nll
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal
@@ -39,11 +39,30 @@ CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rat
 RADIUS = 0.5  # nats by which they differ at SAM's point
 
 
+def measure_rows(logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
+    """Return the loss to lower, and the value that the constraint sees.
+
+    The value is the mean over rows of min(loss, aim): a row that has reached the aim is pushed no
+    further, and cannot stand in for another; one that is still said, being the likeliest of many
+    unlikely ones, has reached nothing. What is lowered is the log-odds of the tokens of the other
+    rows, in the mean over these: the gradient of the loss of a row known by heart would be next to
+    none, and AdamW would take small steps for the last rows.
+    """
+    found = token_nll(lambda: logits.detach(), {"labels": labels}, reduction="none")
+    likeliest = logits.detach()[:, :-1].argmax(2) == labels[:, 1:]
+    is_said = (likeliest | (labels[:, 1:] == -100)).all(1)
+    found = torch.where(is_said & (found >= aim), 0.0, found)
+    low = found < aim
+    odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
+    lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
+    return lowered, found.clamp(max=aim).mean()
+
+
 class Objective:
     """The measure of the constraint on forget batches, up to the aim of the checks."""
 
-    def __init__(self, goal: Goal) -> None:
-        self.goal, self.aim = goal, goal.alpha
+    def __init__(self, aim: float) -> None:
+        self.aim = aim
         self.is_low = False  # whether a row since the last step was below the aim
         self.is_resting = False  # whether nothing is to be forgotten for now
 
@@ -55,11 +74,11 @@ class Objective:
         own, weight = divide(batch)
         logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
         if count_ranks() == 1:
-            lowered, value = self.goal.measure(logits, labels, self.aim)
+            lowered, value = measure_rows(logits, labels, self.aim)
             is_low = bool(lowered.detach() != 0)
         else:
             rows = zip(logits.split(1), labels.split(1), strict=True)
-            each = [self.goal.measure(*row, self.aim) for row in rows]
+            each = [measure_rows(*row, self.aim) for row in rows]
             odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
             mine = [(values < self.aim).sum().to(values), values.sum()]
             low, value = add_up(*(bool(weight) * number for number in mine))
@@ -135,7 +154,7 @@ class KLRetainTrainer(SAULTrainer):
         return found
 
 
-class WeightSnapshot:
+class WeightSnapshot(Weights):
     """The trained weights of the last good check, or of the cheapest state that met the goal.
 
     A model can be taken back to them. The optimizers begin anew there: their moments are those of
@@ -143,8 +162,8 @@ class WeightSnapshot:
     """
 
     def __init__(self, model: Any, step: int = 0) -> None:
+        super().__init__(model)
         self.step = step
-        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
 
     @torch.no_grad()
     def keep(self, step: int) -> None:
@@ -153,11 +172,9 @@ class WeightSnapshot:
         for p, kept in self.pairs:
             kept.copy_(p)
 
-    @torch.no_grad()
     def take_back(self, optimizer: Any) -> None:
         """Put them back; `optimizer` has the two sides, within accelerate's wrapper or not."""
-        for p, kept in self.pairs:
-            p.copy_(kept)
+        self.put_back()
         both = getattr(optimizer, "optimizer", optimizer)
         for side in (both.retain, both.forget):
             side.state.clear()
@@ -183,7 +200,7 @@ def make_trainer(
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
-    measure: Any = Objective(goal)
+    measure: Any = Objective(goal.alpha)
     # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows

@@ -60,8 +60,8 @@ def unlearn(
 ) -> Outcome:
     """Make a model forget rows and keep others, in place.
 
-    It trains where it is; weights of half precision are held in float32 meanwhile. Modes, dtypes
-    and `requires_grad` return as they were. An error, or a second Ctrl-C, puts the weights back;
+    It trains where it is; weights of half precision are held in float32 meanwhile. `layers` says
+    which train, not `requires_grad`. Modes, dtypes and flags return as they were. An error, or a second Ctrl-C, puts the weights back;
     the first Ctrl-C, or a callback, ends the run between two steps, and `resume` goes on.
     In a group of processes (`torchrun`) all call it with the same rows, and share each batch.
 
