@@ -16,7 +16,7 @@ def files(*names: str, ending: str = "") -> list[Path]:
     """List the files with that ending, in folders or named themselves."""
     every = [p for name in names for p in [ROOT / name, *(ROOT / name).rglob("*")]]
     found = [p for p in every if p.is_file() and p.name.endswith(ending)]
-    return [p for p in found if "cache" not in str(p.relative_to(ROOT))]
+    return [p for p in found if "__pycache__" not in p.parts]
 
 
 def lines(*names: str) -> int:
@@ -36,21 +36,21 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_640, 4_200),
-    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_300),
-    "lines of language": (package("language"), 1_530, 1_000),
-    "lines of integrations": (package("integrations"), 1_680, 1_600),
-    "lines of the command": (package(*COMMAND), 4_430, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 13_780, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_990, 6_500),
-    "lines of tests": (lines("tests"), 22_980, 20_000),
-    "lines of Python in docs": (lines("docs"), 550, 550),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_010, 4_640),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_560, 1_500),
+    "lines of language": (package("language"), 1_850, 1_530),
+    "lines of integrations": (package("integrations"), 1_840, 1_680),
+    "lines of the command": (package(*COMMAND), 4_960, 4_430),
+    "lines of torch_alm": (lines("torch_alm"), 15_190, 13_800),
+    "lines of benchmarks": (lines("benchmarks"), 7_190, 6_980),
+    "lines of tests": (lines("tests"), 23_940, 22_000),
+    "lines of Python in docs": (lines("docs"), 540, 540),
     "words of docs": (words("docs"), 18_000, 18_000),
     "words of README": (words("README.md"), 750, 750),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
-    "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 439, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_800, 5_000),
+    "words of CHANGELOG": (words("CHANGELOG.md"), 1_360, 1_200),
+    "files": (len(tree()), 438, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_720, 3_720),
 }
 
 

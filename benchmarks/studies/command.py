@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         which |= {"list": names, "answers": given.answers, "lora": given.lora}
     lines = given.output / ("lists.jsonl" if given.list else "command.jsonl")
     done = [{k: line[k] for k in which} for line in read_lines(lines)]
-    before, known = known_to(whole, given, study)
+    before, known = find_known(whole, given, study)
     for draw in given.draws:
         which["draw"] = draw
         if which in done:
@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         append_line(lines, which | found | seen)
 
 
-def known_to(whole: Path, given: argparse.Namespace, study: Study) -> tuple[World, list[data.Fact]]:
+def find_known(
+    whole: Path, given: argparse.Namespace, study: Study
+) -> tuple[World, list[data.Fact]]:
     """The model with what it says before, and the facts that it says."""
     if not given.list:
         before = open_world(whole, study, {})

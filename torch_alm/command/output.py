@@ -33,10 +33,10 @@ def say(text: str) -> None:
     if is_silent():
         return
     for line in text.split("\n"):
-        print(shown(line if len(line) <= WIDTH else wrap(line), sys.stdout), flush=True)
+        print(to_printable(line if len(line) <= WIDTH else wrap(line), sys.stdout), flush=True)
 
 
-def shown(text: str, stream: TextIO) -> str:
+def to_printable(text: str, stream: TextIO) -> str:
     r"""The text as a stream can print it: what its encoding lacks is written as `\xe9`."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -46,7 +46,7 @@ def complain(text: str) -> None:
     """Print one sentence on standard error."""
     if is_silent():
         return
-    print(shown(wrap(f"torch-alm: {text}"), sys.stderr), file=sys.stderr, flush=True)
+    print(to_printable(wrap(f"torch-alm: {text}"), sys.stderr), file=sys.stderr, flush=True)
 
 
 def wrap(text: str) -> str:

@@ -61,8 +61,9 @@ def unlearn(
     """Make a model forget rows and keep others, in place.
 
     It trains where it is; weights of half precision are held in float32 meanwhile. `layers` says
-    which train, not `requires_grad`. Modes, dtypes and flags return as they were. An error, or a second Ctrl-C, puts the weights back;
-    the first Ctrl-C, or a callback, ends the run between two steps, and `resume` goes on.
+    which train, not `requires_grad`. Modes, dtypes and flags return as they were. An error, or a
+    second Ctrl-C, puts the weights back; the first Ctrl-C, or a callback, ends the run between two
+    steps, and `resume` goes on.
     In a group of processes (`torchrun`) all call it with the same rows, and share each batch.
 
     Args:
