@@ -64,6 +64,7 @@ class Objective:
     def __init__(self, aim: float) -> None:
         self.aim = aim
         self.is_low = False  # whether a row since the last step was below the aim
+        self.rested = 0  # steps in a row without such a row
         self.is_resting = False  # whether nothing is to be forgotten for now
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -103,6 +104,7 @@ class KLRetainTrainer(SAULTrainer):
 
     original: Original
     lower: LayerCache
+    steps_per_pass: int = 1
     divergence: Tensor | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -134,14 +136,17 @@ class KLRetainTrainer(SAULTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Take both gradients, and hear which rank was asked to stop.
 
-        Without a row below the aim the forget side stands still: its gradient is 0 then, and
-        AdamW's momentum alone would push all rows nine steps further.
+        Where a whole pass has met no row below the aim, the forget side stands still: its gradient
+        is 0 then, and AdamW's momentum alone would push all rows nine steps further. Within a pass
+        it stays: a last row that is in one batch of three would else be pushed by a tenth.
         """
         found = super().training_step(*args, **kwargs)
         self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
         measure: Any = self.constraint.measure
         if self.accelerator.sync_gradients:
-            for state in () if measure.is_low else self._optimizer.forget.state.values():
+            measure.rested = 0 if measure.is_low else measure.rested + 1
+            is_still = measure.is_resting or measure.rested >= self.steps_per_pass
+            for state in self._optimizer.forget.state.values() if is_still else ():
                 state["exp_avg"].zero_()
             measure.is_low = False
         return found
@@ -214,6 +219,7 @@ def make_trainer(
         rho=rho,
     )
     trainer.lower = LayerCache(loaded.model)
+    trainer.steps_per_pass = ceil(len(forget) / (given.batch_size * given.accumulate))
     lent = nullcontext() if original is None else original.lent()
     with loaded.place.context(), lent, trainer.lower.enable():
         trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
