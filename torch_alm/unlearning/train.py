@@ -58,30 +58,32 @@ def measure_rows(logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Te
     return lowered, found.clamp(max=aim).mean()
 
 
-class Objective:
-    """The measure of the constraint on forget batches, up to the aim of the checks."""
+class ForgetConstraint(ALMConstraint):
+    """The constraint on forget batches, up to its own alpha: the aim, which `Checks` sets."""
 
-    def __init__(self, aim: float) -> None:
-        self.aim = aim
+    def __init__(self, alpha: float, mu: float) -> None:
+        # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
+        super().__init__(self.measure_batch, alpha=alpha, mu=mu)
         self.is_low = False  # whether a row since the last step was below the aim
         self.rested = 0  # steps in a row without such a row
         self.is_resting = False  # whether nothing is to be forgotten for now
 
-    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that is constrained, and that value.
+    def measure_batch(self, model: Any, batch: Any) -> Any:
+        """Return the loss that is lowered to raise the constrained value, and that value.
 
         The value is that of the whole batch; the loss is so in the mean over ranks.
         """
+        aim: Any = self.alpha
         own, weight = divide(batch)
         logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
         if count_ranks() == 1:
-            lowered, value = measure_rows(logits, labels, self.aim)
+            lowered, value = measure_rows(logits, labels, aim)
             is_low = bool(lowered.detach() != 0)
         else:
             rows = zip(logits.split(1), labels.split(1), strict=True)
-            each = [measure_rows(*row, self.aim) for row in rows]
+            each = [measure_rows(*row, aim) for row in rows]
             odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
-            mine = [(values < self.aim).sum().to(values), values.sum()]
+            mine = [(values < aim).sum().to(values), values.sum()]
             low, value = add_up(*(bool(weight) * number for number in mine))
             lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
             value, is_low = value / len(batch["labels"]), bool(low > 0)
@@ -142,13 +144,13 @@ class KLRetainTrainer(SAULTrainer):
         """
         found = super().training_step(*args, **kwargs)
         self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
-        measure: Any = self.constraint.measure
+        constraint: Any = self.constraint
         if self.accelerator.sync_gradients:
-            measure.rested = 0 if measure.is_low else measure.rested + 1
-            is_still = measure.is_resting or measure.rested >= self.steps_per_pass
+            constraint.rested = 0 if constraint.is_low else constraint.rested + 1
+            is_still = constraint.is_resting or constraint.rested >= self.steps_per_pass
             for state in self._optimizer.forget.state.values() if is_still else ():
                 state["exp_avg"].zero_()
-            measure.is_low = False
+            constraint.is_low = False
         return found
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
@@ -205,11 +207,9 @@ def make_trainer(
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
-    measure: Any = Objective(goal.alpha)
-    # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
-    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
+    constraint = ForgetConstraint(goal.alpha, given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, measure, forget)
+    rate, rho = _find_rates(loaded, constraint, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
         args=_arguments(loaded, len(forget), folder, rate),
@@ -227,7 +227,9 @@ def make_trainer(
     return trainer
 
 
-def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
+def _find_rates(
+    loaded: Setup, constraint: ForgetConstraint, rows: Sequence[Row]
+) -> tuple[float, float]:
     """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
@@ -236,7 +238,7 @@ def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple
 
     def odds() -> Tensor:
         with loaded.place.context():
-            return measure.odds(loaded.model, batch)
+            return constraint.odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
