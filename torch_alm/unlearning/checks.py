@@ -321,10 +321,9 @@ class Checks(TrainerCallback):
 
     def _set(self, more: dict[str, Any]) -> None:
         """Set the rate of optimizer and schedule, and the alpha of the constraint: the aim."""
-        constraint: Any = self.trainer.constraint
         goal, is_above = self.look.goal, self.look.mean >= self.pace.aim
         aim = self.pace.aim * (goal.floor / goal.alpha if is_above else 1)  # of the last rows alone
-        constraint.alpha, constraint.is_resting = aim, self.pace.is_resting
+        self.trainer.constraint.alpha, self.trainer.is_resting = aim, self.pace.is_resting
         schedule, optimizer = more["lr_scheduler"], more["optimizer"]
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:

@@ -58,44 +58,12 @@ def measure_rows(logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Te
     return lowered, found.clamp(max=aim).mean()
 
 
-class ForgetConstraint(ALMConstraint):
-    """The constraint on forget batches, up to its own alpha: the aim, which `Checks` sets."""
-
-    def __init__(self, alpha: float, mu: float) -> None:
-        # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
-        super().__init__(self.measure_batch, alpha=alpha, mu=mu)
-        self.is_low = False  # whether a row since the last step was below the aim
-        self.rested = 0  # steps in a row without such a row
-        self.is_resting = False  # whether nothing is to be forgotten for now
-
-    def measure_batch(self, model: Any, batch: Any) -> Any:
-        """Return the loss that is lowered to raise the constrained value, and that value.
-
-        The value is that of the whole batch; the loss is so in the mean over ranks.
-        """
-        aim: Any = self.alpha
-        own, weight = divide(batch)
-        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
-        if count_ranks() == 1:
-            lowered, value = measure_rows(logits, labels, aim)
-            is_low = bool(lowered.detach() != 0)
-        else:
-            rows = zip(logits.split(1), labels.split(1), strict=True)
-            each = [measure_rows(*row, aim) for row in rows]
-            odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
-            mine = [(values < aim).sum().to(values), values.sum()]
-            low, value = add_up(*(bool(weight) * number for number in mine))
-            lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
-            value, is_low = value / len(batch["labels"]), bool(low > 0)
-        self.is_low = self.is_low or (is_low and not self.is_resting)
-        return lowered * (not self.is_resting), value
-
-    def odds(self, model: Any, batch: Any) -> Tensor:
-        """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
-        logits, _ = answer_logits(model, batch)
-        logits, labels = pad_logits(logits, batch["labels"])
-        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
-        return (odds * (labels[:, 1:] != -100).sum(1)).mean()
+def measure_odds(model: Any, batch: Any) -> Tensor:
+    """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
+    logits, _ = answer_logits(model, batch)
+    logits, labels = pad_logits(logits, batch["labels"])
+    odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
+    return (odds * (labels[:, 1:] != -100).sum(1)).mean()
 
 
 class KLRetainTrainer(SAULTrainer):
@@ -108,6 +76,9 @@ class KLRetainTrainer(SAULTrainer):
     lower: LayerCache
     steps_per_pass: int = 1
     divergence: Tensor | None = None
+    is_low = False  # whether a row since the last step was below the aim, the constraint's alpha
+    rested = 0  # steps in a row without such a row
+    is_resting = False  # whether nothing is to be forgotten for now
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.heard, self.stop = list[int](), list[int]()  # signals: of this rank, and of any
@@ -144,14 +115,35 @@ class KLRetainTrainer(SAULTrainer):
         """
         found = super().training_step(*args, **kwargs)
         self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
-        constraint: Any = self.constraint
         if self.accelerator.sync_gradients:
-            constraint.rested = 0 if constraint.is_low else constraint.rested + 1
-            is_still = constraint.is_resting or constraint.rested >= self.steps_per_pass
+            self.rested = 0 if self.is_low else self.rested + 1
+            is_still = self.is_resting or self.rested >= self.steps_per_pass
             for state in self._optimizer.forget.state.values() if is_still else ():
                 state["exp_avg"].zero_()
-            constraint.is_low = False
+            self.is_low = False
         return found
+
+    def forget_objective(self, model: Any, batch: Any) -> Any:
+        """Return the loss that is lowered to raise the constrained value, and that value.
+
+        The value is that of the whole batch; the loss is so in the mean over ranks.
+        """
+        aim: Any = self.constraint.alpha
+        own, weight = divide(batch)
+        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
+        if count_ranks() == 1:
+            lowered, value = measure_rows(logits, labels, aim)
+            is_low = bool(lowered.detach() != 0)
+        else:
+            rows = zip(logits.split(1), labels.split(1), strict=True)
+            each = [measure_rows(*row, aim) for row in rows]
+            odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
+            mine = [(values < aim).sum().to(values), values.sum()]
+            low, value = add_up(*(bool(weight) * number for number in mine))
+            lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
+            value, is_low = value / len(batch["labels"]), bool(low > 0)
+        self.is_low = self.is_low or (is_low and not self.is_resting)
+        return lowered * (not self.is_resting), value
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """Return KL(original || model) over the tokens of the answers."""
@@ -207,9 +199,10 @@ def make_trainer(
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
-    constraint = ForgetConstraint(goal.alpha, given.mu)
+    # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
+    constraint = ALMConstraint(None, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, constraint, forget)
+    rate, rho = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
         args=_arguments(loaded, len(forget), folder, rate),
@@ -227,9 +220,7 @@ def make_trainer(
     return trainer
 
 
-def _find_rates(
-    loaded: Setup, constraint: ForgetConstraint, rows: Sequence[Row]
-) -> tuple[float, float]:
+def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
@@ -238,7 +229,7 @@ def _find_rates(
 
     def odds() -> Tensor:
         with loaded.place.context():
-            return constraint.odds(loaded.model, batch)
+            return measure_odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
