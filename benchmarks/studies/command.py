@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     which = {"model": whole.name, "draw": 0}
     if given.list:
         names = " ".join(Path(name).stem for name in given.list)
-        which |= {"list": names, "answers": given.answers, "lora": given.lora}
+        which |= {"list": names, "answers": given.answers}
+    which["lora"] = given.lora
     lines = given.output / ("lists.jsonl" if given.list else "command.jsonl")
-    done = [{k: line[k] for k in which} for line in read_lines(lines)]
+    done = [{k: line.get(k, False) for k in which} for line in read_lines(lines)]
     before, known = find_known(whole, given, study)
     for draw in given.draws:
         which["draw"] = draw

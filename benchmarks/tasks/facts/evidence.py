@@ -105,7 +105,8 @@ def make_tables() -> dict[str, pd.DataFrame]:
     lines = read_lines(RESULTS / "runs.jsonl")
     runs = list_looks([line for line in lines if line["draw"] > 0])
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
-    told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
+    told = [{"name": name + " --lora" * line.get("lora", False), **line}
+            for name in files for line in read_lines(files[name])]  # fmt: skip
     others, found = pd.DataFrame(told), {}
     for model, label in MODELS.items():
         name, of_model = (
