@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     which = {"model": whole.name, "draw": 0}
     if given.list:
         names = " ".join(Path(name).stem for name in given.list)
-        which |= {"list": names, "answers": given.answers, "lora": given.lora}
+        which |= {"list": names, "answers": given.answers}
+    which["lora"] = given.lora
     lines = given.output / ("lists.jsonl" if given.list else "command.jsonl")
-    done = [{k: line[k] for k in which} for line in read_lines(lines)]
+    done = [{k: line.get(k, False) for k in which} for line in read_lines(lines)]
     before, known = find_known(whole, given, study)
     for draw in given.draws:
         which["draw"] = draw
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seen = after.measure(drawn)
         if given.list:
             write_text(folder / "asked.json", json.dumps(seen, indent=1, ensure_ascii=False))
-            del seen["answers"], seen["lost"]
+            del seen["answers"]
         else:
             seen |= after.relearn(drawn, study)
         append_line(lines, which | found | seen)
