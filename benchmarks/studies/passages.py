@@ -10,7 +10,6 @@ OUTPUT/passages.jsonl.
 
 import argparse
 import csv
-import json
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path

@@ -281,10 +281,10 @@ def test_a_run_is_that_of_the_rule_by_hand(make: str, sense: str, alpha: float) 
     expected = solve(
         other.theta,
         other.optimizer,
-        lambda _: (other.x @ other.theta - other.y).square().mean(),
-        lambda _: sign * (other.size() - alpha)[None],
-        (sense,),
-        [None] * 100,
+        lambda: (other.x @ other.theta - other.y).square().mean(),
+        lambda: sign * (other.size() - alpha),
+        sense,
+        100,
     )
     for theta in expected:
         torch.testing.assert_close(loop.run(1).theta.detach(), theta, rtol=1e-9, atol=1e-9)

@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from collections import Counter
 from fractions import Fraction
 from random import Random
 
@@ -50,11 +49,8 @@ def test_rouge_is_the_longest_common_subsequence_over_the_reference(
     generation: list[str], reference: list[str]
 ) -> None:
     expected = longest_common_subsequence(generation, reference) / max(len(reference), 1)
-    texts = " ".join(generation), " ".join(reference)
-    assert tofu.rouge_l_recall(*texts, stemmer=False) == pytest.approx(expected, abs=1e-12)
-    common = sum((Counter(generation) & Counter(reference)).values())
-    expected = common / max(len(reference), 1)
-    assert tofu.rouge_1_recall(*texts, stemmer=False) == pytest.approx(expected, abs=1e-12)
+    found = tofu.rouge_l_recall(" ".join(generation), " ".join(reference), stemmer=False)
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_part_that_is_zero_or_unknown_decides_model_utility() -> None:
@@ -135,12 +131,6 @@ def test_ratios_are_their_formulas_at_any_loss(
         expected = mpmath.log(mean / (likely(correct) + guard))
         found = truth.log_truth_ratio(correct, wrong, guard=guard)
         assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
-        expected += mpmath.log(mpmath.fsum(map(likely, wrong)) / len(wrong) / mean)
-        found = truth.log_truth_ratio(correct, wrong, guard=guard, mean="arithmetic")
-        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
-        expected = likely(correct) / (likely(correct) + mean + guard)
-        found = truth.truth_share(correct, wrong, guard)
-        assert found == pytest.approx(float(expected), rel=1e-9)
         expected = likely(correct) / (likely(correct) + mpmath.fsum(map(likely, wrong)) + guard)
         found = truth.normalised_probability(correct, wrong, guard)
         assert found == pytest.approx(float(expected), rel=1e-9)
