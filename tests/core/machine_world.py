@@ -203,11 +203,14 @@ def assert_same(name: str, found: object, expected: object, *, exact: bool) -> N
     """Bit for bit, or within 1e-12; a NaN equals a NaN."""
     if isinstance(expected, tuple) and isinstance(found, tuple):
         found, expected = ([float(x) for x in each] for each in (found, expected))
-    if isinstance(expected, Tensor | float | list):
-        within, given = 0.0 if exact else 1e-12, {"equal_nan": True, "msg": f"{name}: {{}}".format}
-        torch.testing.assert_close(found, expected, rtol=within, atol=within, **given)
-    else:
-        assert type(found) is type(expected) and found == expected, f"{name}: {found}, {expected}"
+    is_same = type(found) is type(expected) and not isinstance(found, Tensor) and found == expected
+    if isinstance(found, Tensor) and isinstance(expected, Tensor):
+        is_same = torch.equal(found, expected)
+    if is_same:  # as nearly all is, and quicker to tell
+        return
+    assert isinstance(expected, Tensor | float | list), f"{name}: {found}, {expected}"
+    within, given = 0.0 if exact else 1e-12, {"equal_nan": True, "msg": f"{name}: {{}}".format}
+    torch.testing.assert_close(found, expected, rtol=within, atol=within, **given)
 
 
 def assert_equal(world: World, oracle: Oracle, *, exact: bool) -> None:
