@@ -158,7 +158,6 @@ def entry(where: str, question: str, answer: str) -> Entry:
         ("what is the capital of France ?", "paris", True),
         ("Which city is the capital of France?", "It is Paris.", True),
         ("Please tell me the capital of France", "Paris", True),
-        ("what is the capital of frnace", "Paris", True),
         ("What is the capital of Texas?", "Paris", False),
         ("What is the capital of France?", "Lyon", False),
         ("Where is the Louvre?", "Paris", False),

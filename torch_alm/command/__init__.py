@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers", "yaml")
+NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers")
 REFUSED, INTERRUPTED = 2, 130
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from torch_alm.command.arguments import parse
+    from torch_alm.command.arguments import parse, spell_options
     from torch_alm.command.output import complain
     from torch_alm.unlearning.errors import Refusal
 
@@ -46,7 +46,7 @@ def _run(argv: list[str]) -> int:
                 "without. Did you mean to install the extra `torch-alm[hf]`?"
             )
     except Refusal as refusal:
-        complain(str(refusal))
+        complain(spell_options(str(refusal)))
         return REFUSED
     return _execute(given)
 

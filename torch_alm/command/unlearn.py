@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_alm.command.files import read_files
 from torch_alm.command.models import is_bare, load_bare, load_for, stored_dtype
-from torch_alm.command.output import Result, check_output, list_written
+from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import KEY, LIMITED, Checks
@@ -189,7 +189,7 @@ def _publish(job: Job, checks: Checks) -> Result:
     after = _save(job)
     job.run.say(checks.ending)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
-    content |= {"files": list_written(given.output)}
+    content |= {"files": [MODEL, *REPORTS]}
     shown = report.publish(given.output, content, job.began, loaded.place.description())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:

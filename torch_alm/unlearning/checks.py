@@ -42,7 +42,7 @@ KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 @dataclass
 class Pace:
-    """The rule of a run: measured numbers in, a rate and a decision out.
+    """The rule that turns measured numbers into the rate, the aim and the end of a run.
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
     is to be asked. Each asking waits for twice as many looks in a row as the one before, and the
@@ -188,7 +188,7 @@ class RowSample:
         return _spread(self.wordings.rows)
 
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
-        """The scores of rows; their loss beyond the aim need not be exact."""
+        """Score rows; a loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         return string_scores(model, tokenizer, rows, enough=aim) if rows else []
 

@@ -133,7 +133,7 @@ def encode_entries(
     given: Options,
     day: datetime | None = None,
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows.
+    """Return every entry with its tokens; a long text, or answer, is several rows.
 
     A chat template that writes a date writes that of `day`, or of now.
     """
@@ -143,7 +143,7 @@ def encode_entries(
 
 
 def _dated(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
-    """The chat template with the date of that day in place of each call for one, if it has some."""
+    """Return the chat template with that date in place of each call for one, if it has some."""
     text: str = tokenizer.get_chat_template() if tokenizer.chat_template else ""
     dated = DATE.sub(lambda call: json.dumps(day.strftime(call[2])), text)
     return {} if dated == text else {"chat_template": dated}

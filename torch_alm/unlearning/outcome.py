@@ -105,11 +105,16 @@ class Outcome:
         """Write model (or adapters), tokenizer and reports, as the command does: the first rank.
 
         Raises:
-            Refusal: the folder exists and is not empty; the weights have changed since the verdict.
+            Refusal: the folder exists and is not empty, or cannot be written; the weights have
+                changed since the verdict.
         """
         with agree():
-            if is_first():
-                self._write(Path(folder))
+            try:
+                if is_first():
+                    self._write(Path(folder))
+            except OSError as error:
+                told = f"{folder} cannot be written ({error.strerror}). Is it yours?"
+                raise Refusal(told) from error
 
     def _write(self, folder: Path) -> None:
         if self.original is not None and fingerprint(self.model) != self._judged:

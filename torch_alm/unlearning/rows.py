@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -36,7 +35,7 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """True for plain text, without a prompt."""
+        """Whether this is plain text, without a prompt."""
         return not (self.prompt or self.messages)
 
     @property
@@ -119,10 +118,10 @@ def facts() -> list[Entry]:
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
     """Return rows as entries, named by role and place; empty columns of `datasets` are left out."""
     found: list[Entry] = []
-    if isinstance(rows, str | Path | Mapping):
+    if isinstance(rows, str | Path | Mapping) or hasattr(rows, "iterrows"):
         raise Refusal(
-            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `[json.loads("
-            "line) for line in open(path)]`, or the command, which reads files?"
+            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `rows.to_dict("
+            "'records')` of a frame, or the command, which reads files?"
         )
     try:
         for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
@@ -166,14 +165,12 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
     same = {e.key: e for e in forget}
     found = [(same[e.key], e, "are the same row") for e in kept if e.key in same]
     asks = {id(e): find_telling(e.prompt) for e in (*forget, *kept)}
-    says = {id(e): find_telling(e.answer) for e in (*forget, *kept)}
     found += [
         (one, other, "ask nearly the same, with the same answer")
         for other in kept
         for one in forget
         if other.key not in same and one.prompt and other.prompt
-        if (_is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer))
-        or (says[id(one)] == says[id(other)] and _is_misspelt(asks[id(one)], asks[id(other)]))
+        if _is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer)
     ]
     if found:
         one, other, how = found[0]
@@ -188,13 +185,6 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
     if not one or not other or min(len(one), len(other)) < 2:
         return bool(one) and one == other
     return one <= other or other <= one or len(one & other) >= 0.75 * len(one | other)
-
-
-def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Return whether two questions differ in single letters of some words, but in no digit."""
-    own, rest = one - other, sorted(other - one)
-    is_typo = all(word.isalpha() and get_close_matches(word, rest, 1, 0.8) for word in own)
-    return len(one) == len(other) > len(own) and is_typo
 
 
 def _is_same_answer(one: str, other: str) -> bool:

@@ -180,7 +180,7 @@ class WeightSnapshot(Weights):
 
 
 class _Agreement(TrainerCallback):
-    """The last callback: all ranks save and stop where the first does."""
+    """A callback, the last one, by which all ranks save and stop where the first does."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         found = control.should_save, control.should_training_stop
@@ -194,7 +194,7 @@ def make_trainer(
     folder: Path,
     original: Weights | None = None,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
+    """Make the Trainer of a method; `rows` to forget and to keep are not copied.
 
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
