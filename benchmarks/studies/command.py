@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     which = {"model": whole.name, "draw": 0}
     if given.list:
         names = " ".join(Path(name).stem for name in given.list)
-        which |= {"list": names, "answers": given.answers, "lora": given.lora}
+        which |= {"list": names, "answers": given.answers}
+    which["lora"] = given.lora
     lines = given.output / ("lists.jsonl" if given.list else "command.jsonl")
-    done = [{k: line[k] for k in which} for line in read_lines(lines)]
+    done = [{k: line.get(k, False) for k in which} for line in read_lines(lines)]
     before, known = find_known(whole, given, study)
     for draw in given.draws:
         which["draw"] = draw
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seen = after.measure(drawn)
         if given.list:
             write_text(folder / "asked.json", json.dumps(seen, indent=1, ensure_ascii=False))
-            del seen["answers"], seen["lost"]
+            del seen["answers"]
         else:
             seen |= after.relearn(drawn, study)
         append_line(lines, which | found | seen)
@@ -122,13 +123,23 @@ def first_sentence(said: str, fact: data.Fact) -> str:
 
 
 def run_command(drawn: data.Draw, whole: Path, folder: Path, *more: str) -> dict[str, float]:
-    """Run the command on a draw; its code, steps, minutes, and the most memory of a run so far."""
+    """Run the command on a draw."""
+    rows = {
+        name: [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
+        for name in ("forget", "retain")
+    }
+    return run_unlearn(rows, whole, folder, *more)
+
+
+def run_unlearn(
+    rows: dict[str, list[dict[str, str]]], whole: Path, folder: Path, *more: str
+) -> dict[str, Any]:
+    """Run the command; its code, steps, minutes, and the most memory of a run so far."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(whole), *more]
-    for name in ("forget", "retain"):
-        rows = [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
+    for name, each in rows.items():
         path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
         words += [f"--{name}", str(path)]
     begun = time.monotonic()
     code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode

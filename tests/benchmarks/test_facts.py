@@ -5,6 +5,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from benchmarks import facts as script
 from benchmarks import methods
 from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
-from benchmarks.studies import embedded, loop
+from benchmarks.studies import command, embedded, loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
 from benchmarks.tasks.facts.world import World, round_to_grid, train_from
@@ -195,6 +196,26 @@ def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
 
 STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6}
 STUDY |= {"new_tokens": 5, "each": 5}
+
+
+@pytest.mark.parametrize("more", [[], ["--lora"], ["--list", "made"]])
+def test_a_draw_of_the_command_is_done_once_and_with_adapters_and_lists_apart(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = {"model": "m", "draw": 5}  # without a word on adapters: it had none
+    (tmp_path / "command.jsonl").write_text(json.dumps(old) + "\n")
+    seen = lambda *drawn: {"forget_said": 0.0, "answers": {}}  # noqa: E731
+    asked = SimpleNamespace(said={}, measure=seen, relearn=lambda *drawn: {})
+    monkeypatch.setattr(command, "find_known", lambda *given: (asked, FACTS))
+    ran = list[tuple[str, ...]]()
+    monkeypatch.setattr(command, "run_command", lambda *given: ran.append(given[3:]) or {})
+    monkeypatch.setattr(command, "open_world", lambda *given, **more: asked)
+    given = ["--draws", "5", "--model", str(tmp_path / "m"), "--output", str(tmp_path), *more]
+    for _ in "twice":
+        command.main([*given, "--runs", str(tmp_path / "runs")])
+    assert ran == [tuple(set(more) & {"--lora"})] * bool(more)
+    lines = read_lines(tmp_path / ("lists.jsonl" if "made" in more else "command.jsonl"))
+    assert [line["forget_said"] for line in lines if "forget_said" in line] == [0.0] * len(ran)
 
 
 @pytest.fixture
