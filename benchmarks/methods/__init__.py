@@ -1,6 +1,6 @@
 """The methods of the paper, each with and without the controller: one registry.
 
-A method is a file in this folder: a subclass of `Method` under `@register(key, label)`. If the
+A method is a subclass of `Method` in this folder, under `@register(key, label)`. If the
 controller is optional, the method also exists as `key+alm`.
 """
 
@@ -18,8 +18,8 @@ from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings, hints
 
 __all__ = [
-    "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check", "is_controlled", "kind_of",
-    "label", "method_of", "names", "settings_of",
+    "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check_method", "is_controlled",
+    "kind_of", "label", "method_of", "names", "settings_of",
 ]  # fmt: skip
 
 ALM = "+alm"

@@ -91,27 +91,6 @@ def test_a_skipped_backward_changes_nothing(sides: str, micro: int) -> None:
     assert skipping.backwards == full.backwards - sum(w == 0 for w in full.weights)
 
 
-@pytest.mark.parametrize("every", [2, 3, 8])
-def test_a_released_constraint_is_measured_every_kth_step(every: int) -> None:
-    run = Run(probe_every=every)
-    idle, seen = None, []
-    for i in range(STEPS):
-        before, multiplier = run.measured, run.constraint.multiplier
-        run.step(i)
-        measured = run.measured > before
-        seen.append(measured)
-        is_new = alpha_at(i) != alpha_at(i - 1)
-        assert measured == (idle is None or idle + 1 >= every or is_new)
-        assert torch.isnan(run.losses.forget).item() != measured
-        if not measured:
-            idle += 1
-            assert run.constraint.multiplier == multiplier == 0
-        else:
-            idle = 0 if run.constraint.weight == 0 == run.constraint.multiplier else None
-    assert True in seen and False in seen
-    assert_gate_opens_and_closes(run.weights)
-
-
 def test_the_probing_rhythm_survives_a_checkpoint() -> None:
     through, first = Run(probe_every=5).train(), Run(probe_every=5)
     done = 0

@@ -25,7 +25,8 @@ from tests.core import machine_common as common
 from tests.core import machine_world as worlds
 from tests.core.machine_common import Common, of_library, of_oracle, weights, xs
 from tests.core.machine_dual import DualOracle
-from tests.core.machine_objectives import (
+from tests.core.machine_oracle import controller, is_finite
+from tests.core.machine_world import (
     NOT_FINITE,
     Fault,
     Objective,
@@ -33,7 +34,6 @@ from tests.core.machine_objectives import (
     retain_loss,
     start,
 )
-from tests.core.machine_oracle import controller, is_finite
 from torch_alm import DualOptimizer
 
 # The forget side looks where the constraint is hardest to meet, or stays where it is.

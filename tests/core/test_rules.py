@@ -128,30 +128,6 @@ def test_a_rule_that_fails_leaves_the_step_undone() -> None:
     assert str(c.state_dict()) == before and c.observed == 0
 
 
-@pytest.mark.parametrize("kind", [Mean(4), EMA(0.8)], ids=str)
-@pytest.mark.filterwarnings("ignore:.*not finite")
-def test_what_is_not_measured_meanwhile_is_moved_once(kind: Any) -> None:
-    """Look elsewhere for two steps after alpha has changed, at other entries or at a nan."""
-    rows = ALMConstraint(None, torch.ones(2), 0.5, filter=kind)
-    one, always = (ALMConstraint(None, alpha, 0.5, filter=kind) for alpha in (1.0, 3.0))
-    for value in (0.5, 2.0, 1.0, None, None, 1.5):
-        if value is None:
-            rows.alpha, one.alpha = torch.full((2,), 3.0), 3.0
-            rows.observe(torch.tensor([9.0]), index=[1])
-            one.observe(math.nan)
-        else:
-            rows.observe(torch.tensor([value]), index=[0])
-            one.observe(value)
-            always.observe(value)
-            always.step()
-        rows.step()
-        one.step()
-    expected = always.metrics()["violation"]
-    assert one.metrics()["violation"] == pytest.approx(expected, abs=1e-12)
-    saved = rows.state_dict()["violation"]
-    assert float(saved[0]) == pytest.approx(expected, abs=1e-12)
-
-
 def test_a_filter_of_one_s_own_begins_anew_with_another_alpha() -> None:
     class Last(Filter):
         def update(self, reading: Reading, memory: Any) -> tuple[Any, Any]:

@@ -229,7 +229,14 @@ def _spoilt(model: Any) -> Any:
 
 
 def test_nothing_is_dropped_in_training_by_whatever_name(tokenizer: Any) -> None:
-    made = small("OPT", "ForCausalLM", len(tokenizer), dropout=0.5, word_embed_proj_dim=16)
+    made = small(
+        "OPT",
+        "ForCausalLM",
+        len(tokenizer),
+        dropout=0.5,
+        word_embed_proj_dim=16,
+        max_position_embeddings=32,
+    )
     outcome = unlearn(made, tokenizer, FORGET, RETAIN, anyway=True, **SHORT)
     assert outcome.trace[0]["retain_loss"] == pytest.approx(0.0, abs=1e-6), "no noise"
 

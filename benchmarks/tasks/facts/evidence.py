@@ -165,7 +165,9 @@ def compare_lists(lines: list[dict[str, Any]]) -> pd.DataFrame:
     name = runs.model.map(MODELS).fillna(runs.model) + adapters
     runs = runs.assign(name=runs.list + ", " + runs.answers + ": " + name)
     kept = means(runs, ["steps", *SAID, "forget_loss"])
-    return kept.assign(worst=(100 * runs.groupby("name").neighbours_said.min()).map("{:.0f}".format))
+    return kept.assign(
+        worst=(100 * runs.groupby("name").neighbours_said.min()).map("{:.0f}".format)
+    )
 
 
 def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:

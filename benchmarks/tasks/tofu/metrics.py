@@ -29,7 +29,7 @@ def probability(losses: ArrayLike) -> Array:
 
 @functools.cache
 def _scorer(stemmer: bool) -> RougeScorer:
-    return RougeScorer(["rouge1", "rougeL"], use_stemmer=stemmer)
+    return RougeScorer(["rougeL"], use_stemmer=stemmer)
 
 
 def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
@@ -42,17 +42,6 @@ def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
     1.0
     """
     return float(_scorer(stemmer).score(reference, generation)["rougeL"].recall)
-
-
-def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
-    """Return the share of the reference's words in the generation, in any order, in [0, 1].
-
-    At least `rouge_l_recall`. Source: TOFU's `eval_rouge_recall`, OpenUnlearning's `rouge1_recall`.
-
-    >>> rouge_1_recall("The capital of France is Paris", "Paris is the capital of France")
-    1.0
-    """
-    return float(_scorer(stemmer).score(reference, generation)["rouge1"].recall)
 
 
 def model_utility(parts: ArrayLike) -> float:
