@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from torch_alm.language import Row, answer_ids, in_own_words, string_nll
 from torch_alm.language._encoding import prompt_ids
@@ -43,7 +44,7 @@ class ForgetRows:
         own, places = loaded.telling_rows("forget"), _short_places(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places), *bare]
-        self.pushed, self.stays = [*self.rows], [0] * len(own)
+        self.pushed, self.stays = list[Any](self.rows), [0] * len(own)
         self.reword(answers)
         self.stays = [0] * len(own)
 
