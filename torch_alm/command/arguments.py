@@ -107,7 +107,8 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
 
 def _add_files(verb: argparse.ArgumentParser, name: str) -> None:
     """Add what is the command's alone."""
-    add, file = verb.add_argument, {"type": _existing, "metavar": "FILE"}
+    add = verb.add_argument
+    file: dict[str, Any] = {"type": _existing, "metavar": "FILE"}
     add("--model", required=True, metavar="M", help="a folder made with save_pretrained, or a name")
     add("--forget", required=True, **file, help="rows to forget")
     add("--retain", required=True, **file, help="rows to keep")

@@ -88,7 +88,7 @@ class Original:
             both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
             theirs = torch.cat([self.log_probs[(*ids[:n], *labels[:n])] for ids, labels, n in both])
         else:
-            with torch.no_grad(), self.weights.lent():
+            with torch.no_grad(), self.weights.lend():
                 theirs, _ = answer_logits(model, batch)
         logits, following = answer_logits(model, batch)
         where = torch.arange(len(logits), device=logits.device)
@@ -113,7 +113,7 @@ class Weights:
             p.copy_(was)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def lend(self) -> Iterator[None]:
         """Give the model these weights in the context."""
         now = [p.data for p, _ in self.pairs]
         for p, was in self.pairs:

@@ -197,7 +197,7 @@ def make_trainable(loaded: Setup) -> Setup:
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    with nullcontext() if original is None else original.lent():
+    with nullcontext() if original is None else original.lend():
         bare = bare_rows(loaded, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))

@@ -219,8 +219,8 @@ def make_trainer(
     )
     trainer.lower = LayerCache(loaded.model)
     trainer.steps_per_pass = ceil(len(forget) / (given.batch_size * given.accumulate))
-    lent = nullcontext() if original is None else original.lent()
-    with loaded.place.context(), lent, trainer.lower.enable():
+    weights = nullcontext() if original is None else original.lend()
+    with loaded.place.context(), weights, trainer.lower.enable():
         trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
