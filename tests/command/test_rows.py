@@ -120,11 +120,11 @@ WRONG: dict[str, tuple[str, bytes, str]] = {
     "list": ("a.jsonl", b"[1, 2]", "holds a int"),
     "missing answer": ("a.jsonl", b'{"question": "a"}\n', "no answer"),
     "number": ("a.jsonl", b'{"question": "a", "answer": 3}\n', r"no answer \(answer is 3\)"),
-    "chat": ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', "objects with role and content"),
-    "chat of texts": ("a.jsonl", b'{"messages": ["a", "b"]}\n', "objects with role and content"),
-    "no turn": ("a.jsonl", chat("user"), "does not end with an answer of the assistant"),
-    "no end": ("a.jsonl", chat("assistant", "user"), "does not end with an answer"),
-    "silent": ("a.jsonl", chat("user", "assistant", said=" "), "does not end with an answer"),
+    "chat": ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', "of two objects or more with role"),
+    "chat of texts": ("a.jsonl", b'{"messages": ["a", "b"]}\n', "of two objects or more with role"),
+    "no turn": ("a.jsonl", chat("user"), "of two objects or more with role"),
+    "no end": ("a.jsonl", chat("assistant", "user"), "of two objects or more with role"),
+    "silent": ("a.jsonl", chat("user", "assistant", said=" "), "of two objects or more with role"),
     "half a chat": ("a.jsonl", b'{"prompt": [{"role": "user"}], "completion": "b"}', "no prompt"),
 }  # fmt: skip
 

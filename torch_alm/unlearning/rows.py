@@ -85,25 +85,18 @@ def _pair(record: Record, question: str, answer: str, *, is_literal: bool = Fals
 
 
 def _conversation(record: Record, messages: Any) -> Entry:
-    if not isinstance(messages, list) or not all(map(_is_message, cast("list[Any]", messages))):
+    turns = cast("list[Any]", messages if isinstance(messages, list) else [])
+    texts = [(turn.get("role"), turn.get("content")) for turn in turns if isinstance(turn, dict)]
+    is_text = len(texts) == len(turns) and all(isinstance(t, str) for pair in texts for t in pair)
+    if not is_text or len(turns) < 2 or texts[-1][0] != "assistant" or not texts[-1][1].strip():
         raise ValueError(
-            f"{record.where}: messages must be a list of objects with role and content, both text. "
-            "Is it a chat file?"
+            f"{record.where}: messages must be a list of two objects or more with role and "
+            "content, both text, of which the last is an answer of the assistant: there is "
+            "nothing to score. Is the last turn missing?"
         )
-    turns = cast("list[Message]", messages)
-    if len(turns) < 2 or turns[-1]["role"] != "assistant" or not turns[-1]["content"].strip():
-        raise ValueError(
-            f"{record.where}: the conversation does not end with an answer of the assistant, so "
-            "there is nothing to score. Is the last turn missing?"
-        )
-    asked, answer = turns[-2]["content"], turns[-1]["content"]
     other = record.optional_text("paraphrased_question")
+    asked, answer = texts[-2][1], texts[-1][1]
     return Entry(record.where, asked, answer, messages=tuple(turns), paraphrase=other)
-
-
-def _is_message(value: Any) -> bool:
-    named = cast("dict[str, Any]", value if isinstance(value, dict) else {})
-    return all(isinstance(named.get(key), str) for key in ("role", "content"))
 
 
 def facts() -> list[Entry]:
