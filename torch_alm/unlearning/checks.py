@@ -36,7 +36,7 @@ RAISED = 1.1  # times the level, the aim of training, so that rows end above the
 MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
-TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
+TRIES = 3  # askings without a cheaper state, after which the cheapest is taken
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 

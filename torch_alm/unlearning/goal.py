@@ -40,10 +40,10 @@ UNSEEN = (
 class Goal:
     """The level of forgetting to reach, and its source.
 
-    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does. Both are
-    of words that neither the question nor most answers have. Half of these may still be said, on
-    average, or as many as the original model says of rows never seen. What a model does not know it
-    does not know equally well: the mean may have to reach the level, and each answer less.
+    With kind `"rows"` the telling loss of every answer has to reach it, with `"loss"` their mean.
+    Telling words are those that neither the question nor most answers have. On average half of
+    them may still be said, or as many as the original model says of rows never seen. Facts that a
+    model does not know differ in loss, so with `least` the mean reaches the level, each answer that.
     """
 
     kind: Literal["rows", "loss"]

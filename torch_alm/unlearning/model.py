@@ -213,7 +213,7 @@ def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
 
 
 def check_given(model: LanguageModel) -> None:
-    """Refuse what is no model, is wrapped, lies in pieces or elsewhere, or can have no gradient."""
+    """Raise `Refusal` for no model, a wrapped one, several devices, or weights without gradient."""
     kind = type(model).__name__
     if not isinstance(model, nn.Module):
         raise Refusal(

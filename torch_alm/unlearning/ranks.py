@@ -36,7 +36,7 @@ def join_group(device: str) -> None:
 
 
 def count_ranks() -> int:
-    """Number of processes of the run."""
+    """Return the number of processes of the run."""
     return dist.get_world_size() if is_distributed() else 1
 
 
@@ -46,7 +46,7 @@ def is_first() -> bool:
 
 
 def check_group() -> None:
-    """Refuse a group of processes that the Trainer would not see: each would train by itself."""
+    """Raise `Refusal` for processes that the Trainer would not see: each would train by itself."""
     if not is_distributed():
         return
     for engine in ("FSDP", "DEEPSPEED"):
@@ -65,7 +65,7 @@ def check_group() -> None:
 
 
 def check_shared(settings: Mapping[str, Any], loaded: Setup) -> None:
-    """Refuse ranks with other rows, options or weights, and more of them than rows of a batch."""
+    """Raise `Refusal` for ranks that differ in rows, options or weights, or outnumber a batch."""
     rows = min(loaded.given.batch_size, len(loaded.sets["forget"]))
     for each in gather(settings):
         if different := [k for k in settings if settings[k] != each.get(k)]:
@@ -81,7 +81,7 @@ def check_shared(settings: Mapping[str, Any], loaded: Setup) -> None:
 
 
 def gather(value: T) -> list[T]:
-    """The value of every rank, in their order."""
+    """Return the value of every rank, in their order."""
     found: list[Any] = [None] * count_ranks()
     if not is_distributed():
         return [value]
@@ -90,7 +90,7 @@ def gather(value: T) -> list[T]:
 
 
 def share(value: T) -> T:
-    """The value of the first rank, on all of them."""
+    """Return the value of the first rank, on every rank."""
     found: list[Any] = [value]
     if is_distributed():
         dist.broadcast_object_list(found)
@@ -113,7 +113,7 @@ def agree() -> Iterator[None]:
 
 
 def divide(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-    """The rows of a batch that are this rank's, and what their mean counts for in that over ranks.
+    """Return the rows of this rank in a batch, and the weight of their mean in the mean over ranks.
 
     A rank without any takes the first, for nothing: all ranks have to pass through the model.
     """
@@ -125,6 +125,6 @@ def divide(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
 
 
 def add_up(*values: Tensor) -> Tensor:
-    """The sum of each number over ranks, in float64 if one is."""
+    """Return the sum of each number over ranks, in float64 if one is."""
     found = torch.stack([*values])
     return sum_over_ranks(found) if is_distributed() else found.detach()

@@ -37,7 +37,7 @@ from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, shar
 
 STEPS, EPOCHS = 1000, 10  # default length of a run: the larger of the two
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
-RADIUS = 0.5  # nats by which they differ at SAM's point
+RADIUS = 0.5  # nats by which the log-odds differ at SAM's point
 
 
 def measure_rows(logits: Tensor, batch: Batch, aim: float) -> tuple[Tensor, Tensor]:
