@@ -43,7 +43,7 @@ class Goal:
     With kind `"rows"` the telling loss of every answer has to reach it, with `"loss"` their mean.
     Telling words are those that neither the question nor most answers have. On average half of
     them may still be said, or as many as the original model says of rows never seen. Facts that a
-    model does not know differ in loss, so with `least` the mean reaches the level, each answer that.
+    model does not know differ in loss: with `least` each answer has to reach only that.
     """
 
     kind: Literal["rows", "loss"]

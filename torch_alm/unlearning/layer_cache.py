@@ -18,7 +18,7 @@ from torch_alm.measures._distribution import Divergence
 from torch_alm.measures._logits import compute_dtype
 
 AT_ONCE = 8  # rows of the original's answers
-SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # arguments of a pass that may skip layers
+SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # of a short pass
 
 
 def memory_limit() -> int:
