@@ -15,15 +15,16 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from rouge_score.rouge_scorer import RougeScorer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.facts import make_parser, read_study
+from benchmarks.facts import make_parser
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.studies.command import run_unlearn
-from benchmarks.tasks.facts.world import World, open_world
+from benchmarks.tasks.facts.world import measure_perplexity
 from torch_alm.language import generate
 
 PASSAGES = Path(__file__).parents[1] / "tasks" / "facts" / "passages.tsv"
@@ -31,7 +32,20 @@ FIRST = 8  # tokens that are given and not counted
 RECITED = 0.85  # of the next tokens
 BEGUN = {"first": 0.0, "quarter": 0.25, "half": 0.5}
 ROUGE = RougeScorer(["rougeL"])
-Passage = dict[str, str]
+Passage: TypeAlias = dict[str, str]
+
+
+class Speaker(NamedTuple):
+    """A model and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+
+def load(where: str | Path) -> Speaker:
+    """A model from a folder or the hub."""
+    model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    return Speaker(model.eval(), AutoTokenizer.from_pretrained(where))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -41,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     made.add_argument("--rows", choices=("completion", "text"), default="completion")
     given = made.parse_args(argv)
     lines = given.output / "passages.jsonl"
-    before = open_world(given.model, read_study(), {}, facts=[])
+    before = load(given.model)
     with PASSAGES.open(encoding="utf-8", newline="") as file:
         every = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     recited = [each for each in every if find_right(before, each["text"]) >= RECITED]
@@ -61,7 +75,7 @@ def draw_thirds(recited: Sequence[Passage], draw: int) -> dict[str, list[Passage
 
 
 def forget_passages(
-    drawn: dict[str, list[Passage]], before: World, given: argparse.Namespace, draw: int
+    drawn: dict[str, list[Passage]], before: Speaker, given: argparse.Namespace, draw: int
 ) -> dict[str, Any]:
     """Run the command on a draw, and measure the model before and after."""
     folder = given.runs / f"passages-{Path(given.model).name}-{given.rows}-{draw}"
@@ -70,15 +84,15 @@ def forget_passages(
         for name in ("forget", "retain")
     }
     found = run_unlearn(rows, given.model, folder)
-    after = open_world(folder / "out" / "model", read_study(), {}, facts=[])
-    for when, world in (("before", before), ("after", after)):
+    after = load(folder / "out" / "model")
+    for when, world in {"before": before, "after": after}.items():
         found[when] = {name: measure(world, texts) for name, texts in drawn.items()}
-        found[when]["perplexity"] = world.perplexity()
+        found[when]["perplexity"] = measure_perplexity(*world)
     found["names"] = {name: [each["name"] for each in texts] for name, texts in drawn.items()}
     return found
 
 
-def make_row(world: World, text: str, kind: str) -> dict[str, str]:
+def make_row(world: Speaker, text: str, kind: str) -> dict[str, str]:
     """A passage as a row of the command: whole, or as a completion of its first words."""
     if kind == "text":
         return {"text": text}
@@ -86,7 +100,7 @@ def make_row(world: World, text: str, kind: str) -> dict[str, str]:
     return {"prompt": prompt, "completion": text.removeprefix(prompt)}
 
 
-def measure(world: World, passages: Sequence[Passage]) -> dict[str, float]:
+def measure(world: Speaker, passages: Sequence[Passage]) -> dict[str, float]:
     """Means over passages: next tokens right, what follows a beginning, and what it is about."""
     found = {"right": fmean(find_right(world, each["text"]) for each in passages)}
     for name, share in BEGUN.items():
@@ -99,15 +113,15 @@ def measure(world: World, passages: Sequence[Passage]) -> dict[str, float]:
 
 
 @torch.no_grad()
-def find_right(world: World, text: str) -> float:
+def find_right(world: Speaker, text: str) -> float:
     """The share of tokens, from the ninth on, that are the likeliest after those before."""
     ids = torch.tensor([world.tokenizer(text)["input_ids"]])
     likeliest = world.model(input_ids=ids).logits[0, FIRST:-1].argmax(-1)
     return (likeliest == ids[0, FIRST + 1 :]).float().mean().item()
 
 
-def compare(world: World, text: str, share: float) -> tuple[float, float]:
-    """What follows the beginning of a passage: its longest run of own tokens, as a share; ROUGE-L."""
+def compare(world: Speaker, text: str, share: float) -> tuple[float, float]:
+    """How far a beginning is gone on with: the share of the longest run of tokens, and ROUGE-L."""
     ids = world.tokenizer(text)["input_ids"]
     cut = max(FIRST + 1, round(share * len(ids)))
     own = ids[cut:]
