@@ -165,6 +165,21 @@ def test_a_value_that_is_a_float_is_seen_as_it_is() -> None:
     assert constraint.step() == 1.0 - 0.1, "to the last bit of float64"
 
 
+def test_forget_steps_that_are_skipped_are_counted_and_lambda_stays() -> None:
+    """sqrt has a value at 0, and no gradient."""
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=1.0, mu=1.0)
+    optimizer = two(theta, constraint)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer.forget, 1)
+    for so_far in (1, 2):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: (0 * theta).sqrt().sum())
+        with pytest.warns(UserWarning, match=rf"skipped \({so_far} so far\)"):
+            optimizer.step()
+        scheduler.step()  # and does not warn that no step came before
+        optimizer.zero_grad()
+    assert optimizer.skipped == 2 and constraint.multiplier == 0.0
+
+
 def test_the_forget_gradient_is_freed_before_the_retain_step() -> None:
     theta = theta_of(1.0)
     kept: list[weakref.ref[Tensor]] = []
