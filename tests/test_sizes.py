@@ -49,7 +49,7 @@ SIZES = {  # measured, the limit today, the budget
     "words of README": (words("README.md"), 750, 750),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_360, 1_200),
-    "files": (len(tree()), 415, 415),
+    "files": (len(tree()), 418, 415),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_740, 3_740),
 }
 
