@@ -144,10 +144,10 @@ class KLRetainTrainer(SAULTrainer):
         own, weight = divide(batch)
         logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
         odds, values = measure_rows(logits, {**own, "labels": labels}, aim)
-        share = own["share"].to(values) * bool(weight)
-        parts = share * (values < aim), share * values, share
+        shares = own["share"].to(values) * bool(weight)
+        parts = shares * (values < aim), shares * values, shares
         low, value, rows = add_up(*(part.sum() for part in parts))
-        lowered = (share * odds).sum() * count_ranks() / low.clamp(min=1)
+        lowered = (shares * odds).sum() * count_ranks() / low.clamp(min=1)
         self.is_low = self.is_low or (bool(low > 0) and not self.is_resting)
         return lowered * (not self.is_resting), value / rows
 
