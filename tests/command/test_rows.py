@@ -87,13 +87,10 @@ def test_a_blank_after_the_comma_is_no_text_unless_the_names_have_none(tmp_path:
     assert pairs(read_entries(path, "forget")) == [("One?", " a")]
 
 
-def test_documents_of_a_text_are_parted_by_lines_of_their_own(tmp_path: Path) -> None:
+def test_a_file_of_text_is_one_row(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
-    first, second = "One -- two.\n\nStill --- the first", "  Indented.\r\nEnd"
-    path.write_bytes(f"\n{first}\n---\n\n<|endoftext|>\n{second}\n----- \n\n".encode())
-    found = read_entries(path, "forget")
-    assert [entry.answer for entry in found] == [first, second]
-    assert [entry.where for entry in found] == [f"{path}, line 2", f"{path}, line 8"]
+    path.write_bytes(b"\n  One.\r\n---\r\nTwo\n")
+    assert [entry.answer for entry in read_entries(path, "forget")] == ["  One.\r\n---\r\nTwo"]
 
 
 def chat(*roles: str, said: str = "a") -> bytes:
@@ -114,7 +111,7 @@ WRONG: dict[str, tuple[str, bytes, str]] = {
     "no names": ("a.csv", b"Who?,Ada\nWhere?,Rome\n", r"row 1 has the fields.*--columns"),
     "nothing but names": ("a.csv", b"question,answer\n", "has no rows"),
     "an empty table": ("a.csv", b"", "has no rows"),
-    "an empty text": ("a.txt", b"\n---\n\n", "has no rows"),
+    "an empty text": ("a.txt", b"\n \n\n", "has no rows"),
     "malformed": ("a.jsonl", b'{"question": "a", "answer": "b"}\n{"question": ', "line 2 is not"),
     "other": ("a.jsonl", b'{"q": 1}\n', r"has the fields \['q'\]"),
     "list": ("a.jsonl", b"[1, 2]", "holds a int"),
