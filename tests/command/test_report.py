@@ -14,7 +14,7 @@ import pytest
 from tests.command.conftest import FINISHED, FORGET, Command, Refused, fits, report, write
 from torch_alm.command.output import check_output
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.folders import REPORTS, finite, write_folder, write_text
+from torch_alm.unlearning.folders import REPORTS, make_finite, write_folder, write_text
 
 MODEL = "model"
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_a_sentence(
 
 
 def test_numbers_json_has_no_word_for() -> None:
-    found = finite({"a": [1.5, float("nan")], 2: (float("inf"), "x", True)})
+    found = make_finite({"a": [1.5, float("nan")], 2: (float("inf"), "x", True)})
     assert json.dumps(found) == '{"a": [1.5, null], "2": [null, "x", true]}'
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.command.conftest import FORGET, HOLDOUT, RETAIN, Command, Refused, report, write
 from torch_alm.command.files import read_entries
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import windows
+from torch_alm.unlearning.loading import cut_windows
 from torch_alm.unlearning.rows import Entry, check_apart
 from torch_alm.unlearning.run import _name_alone
 
@@ -218,7 +218,7 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
     length, prompt, answer = sizes
     prompt = min(prompt, length - 1)
     whole = row_of(prompt, answer)
-    rows = windows(whole, length)
+    rows = cut_windows(whole, length)
     told = [label for row in rows for label in row["labels"] if label >= 0]
     assert told == whole["labels"][prompt:]
     for i, row in enumerate(rows):
@@ -238,7 +238,7 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
 @pytest.mark.parametrize(("prompt", "answer"), [(1, 200), (5, 36), (8, 25), (4, 13)])
 def test_no_row_is_left_with_a_token_or_two(prompt: int, answer: int) -> None:
     """They could be guessed, and would seem to be remembered."""
-    rows = windows(row_of(prompt, answer), 16)
+    rows = cut_windows(row_of(prompt, answer), 16)
     counts = [sum(label >= 0 for label in row["labels"]) for row in rows]
     assert len(counts) > 1
     assert max(counts) - min(counts) <= 1
@@ -246,9 +246,9 @@ def test_no_row_is_left_with_a_token_or_two(prompt: int, answer: int) -> None:
 
 def test_a_row_that_fits_stays_and_a_prompt_that_does_not_is_told() -> None:
     row = row_of(5, 11)
-    assert windows(row, 16) == [row]
+    assert cut_windows(row, 16) == [row]
     with pytest.raises(ValueError, match=r"the prompt takes 16 of 16 tokens.* too small\?"):
-        windows(row_of(16, 1), 16)
+        cut_windows(row_of(16, 1), 16)
 
 
 def test_a_forget_row_without_a_row_near_it_that_is_kept_is_named() -> None:

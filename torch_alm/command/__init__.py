@@ -60,7 +60,7 @@ def _execute(given: argparse.Namespace) -> int:
     from torch_alm.command.output import Result, complain, is_silent, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
-    from torch_alm.unlearning.folders import finite
+    from torch_alm.unlearning.folders import make_finite
     from torch_alm.unlearning.model import silence
     from torch_alm.unlearning.report import summary, to_text
 
@@ -81,7 +81,7 @@ def _execute(given: argparse.Namespace) -> int:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
         told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}
-        line = finite({**found, "output": str(given.output)})
+        line = make_finite({**found, "output": str(given.output)})
         print(json.dumps(line), flush=True)  # in ASCII: any console prints it
     elif result.code == REFUSED:
         complain(result.text)

@@ -73,19 +73,19 @@ class _Form(argparse.RawDescriptionHelpFormatter):
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raise `Refusal` for a bad one."""
-    whole, verbs = _parsers()
+    whole, verbs = _make_parsers()
     if argv and argv[0] in verbs:
         known = [o for a in verbs[argv[0]]._actions for o in a.option_strings]  # no other list
         for each in argv[1:]:
             if each.startswith("--"):
                 check_name(argv[0], each.partition("=")[0], known)
     given = whole.parse_args(argv)
-    given.columns = _columns(given.columns)
+    given.columns = _parse_columns(given.columns)
     options_of(given)  # which raises for a value that makes no sense
     return given
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parsers of the command and its three verbs."""
     whole = _Parser(
         prog="torch-alm",
@@ -108,7 +108,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
 def _add_files(verb: argparse.ArgumentParser, name: str) -> None:
     """Add what is the command's alone."""
     add = verb.add_argument
-    file: dict[str, Any] = {"type": _existing, "metavar": "FILE"}
+    file: dict[str, Any] = {"type": _check_path, "metavar": "FILE"}
     add("--model", required=True, metavar="M", help="a folder made with save_pretrained, or a name")
     add("--forget", required=True, **file, help="rows to forget")
     add("--retain", required=True, **file, help="rows to keep")
@@ -152,7 +152,7 @@ def _add_options(verb: argparse.ArgumentParser, name: str) -> None:
         verb.set_defaults(rows=None)
 
 
-def _existing(text: str) -> Path:
+def _check_path(text: str) -> Path:
     path = Path(text)
     if not path.exists():
         raise argparse.ArgumentTypeError(f"cannot read {text}. Is the path right?")
@@ -166,7 +166,7 @@ def spell_options(told: str) -> str:
     return re.sub("`([a-z_]+)`", lambda found: typed.get(found[1], found[0]), told)
 
 
-def _columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
+def _parse_columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return our column names and the user's by file; those of `""` are for every file."""
     found: dict[str, dict[str, str]] = {}
     for pair in ",".join(given).split(",") if given else ():

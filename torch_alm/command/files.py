@@ -37,16 +37,16 @@ def records_of(path: Path) -> list[Record]:
         return [record for each in found for record in records_of(each)]
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return [*_table(path, "\t" if kind == ".tsv" else None)]
+        return [*_read_table(path, "\t" if kind == ".tsv" else None)]
     if kind == ".parquet":
-        return [*_parquet(path)]
+        return [*_read_parquet(path)]
     if kind == ".txt":
         text = read_text(path).strip("\r\n")
         return [record_of(str(path), {"text": text})] if text.strip() else []
     return read_records(path)
 
 
-def _table(path: Path, separator: str | None) -> Iterator[Record]:
+def _read_table(path: Path, separator: str | None) -> Iterator[Record]:
     """Yield the rows below a line of names; an empty cell is no value."""
     header = next(iter(read_text(path).lstrip().splitlines()), "")
     if not header:
@@ -71,7 +71,7 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
             yield record_of(f"{path}, row {i}", dict(zip(names, values, strict=True)))
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Iterator[Record]:
     from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
 
     try:

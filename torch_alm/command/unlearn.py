@@ -81,7 +81,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         loaded = load_for(given, given.model, found, lora=given.lora, day=day)
         if not given.lora:
             freeze_below(loaded.model, given.layers)
-        settings = _settings(given, loaded)
+        settings = _collect_settings(given, loaded)
     check_shared(settings, loaded)
     if record is None:
         run = begin_run(loaded, say)
@@ -233,7 +233,7 @@ def _save(job: Job) -> Measurement:
     return write_folder(given.output / MODEL, fill)
 
 
-def _settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
+def _collect_settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
     """Return all settings that the weights of a run depend on."""
     told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
     rows = {name: [row["input_ids"] for row in loaded.rows(name)] for name in loaded.sets}

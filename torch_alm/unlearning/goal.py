@@ -13,7 +13,7 @@ from torch_alm.unlearning.loading import UNCUT, Setup, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import facts
+from torch_alm.unlearning.rows import read_facts
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
@@ -99,7 +99,7 @@ def goal_of(loaded: Setup) -> Goal:
 def _level_of_unknown(loaded: Setup) -> Goal:
     """Return the goal of answers as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
+    rows = encode_entries(loaded.tokenizer, read_facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = compare_answers(loaded, rows, read_fully(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a.telling_loss for a in answers if not a.said]

@@ -65,11 +65,11 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]  # entries with the tokens of e
 def entry_of(record: Record, fix: str) -> Entry:
     """Return a row as an entry; the ValueError for another form says how to rename columns."""
     if "question" in record.fields:
-        return _pair(record, "question", "answer")
+        return _read_pair(record, "question", "answer")
     if "prompt" in record.fields:
-        return _pair(record, "prompt", "completion", is_literal=True)
+        return _read_pair(record, "prompt", "completion", is_literal=True)
     if "messages" in record.fields:
-        return _conversation(record, record.fields["messages"])
+        return _read_conversation(record, record.fields["messages"])
     if "text" in record.fields:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
@@ -78,13 +78,13 @@ def entry_of(record: Record, fix: str) -> Entry:
     )
 
 
-def _pair(record: Record, question: str, answer: str, *, is_literal: bool = False) -> Entry:
+def _read_pair(record: Record, question: str, answer: str, *, is_literal: bool = False) -> Entry:
     other = record.optional_text("paraphrased_question")
     asked, right = record.text(question), record.text(answer)
     return Entry(record.where, asked, right, paraphrase=other, is_literal=is_literal)
 
 
-def _conversation(record: Record, messages: Any) -> Entry:
+def _read_conversation(record: Record, messages: Any) -> Entry:
     turns = cast("list[Any]", messages if isinstance(messages, list) else [])
     texts = [(turn.get("role"), turn.get("content")) for turn in turns if isinstance(turn, dict)]
     is_text = len(texts) == len(turns) and all(isinstance(t, str) for pair in texts for t in pair)
@@ -99,7 +99,7 @@ def _conversation(record: Record, messages: Any) -> Entry:
     return Entry(record.where, asked, answer, messages=tuple(turns), paraphrase=other)
 
 
-def facts() -> list[Entry]:
+def read_facts() -> list[Entry]:
     """Return built-in questions and answers, most of which a model gets wrong."""
     with FACTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -211,7 +211,7 @@ def make_trainer(
     rate, rho = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
-        args=_arguments(loaded, len(forget), folder, rate),
+        args=_make_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(partial(pad_spellings, pad=pad_id(loaded.tokenizer))),
         constraint=constraint,
@@ -242,7 +242,7 @@ def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
     return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
 
 
-def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _make_arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
