@@ -86,7 +86,9 @@ def _read_pair(record: Record, question: str, answer: str, *, is_literal: bool =
 
 def _read_conversation(record: Record, messages: Any) -> Entry:
     turns = cast("list[Any]", messages if isinstance(messages, list) else [])
-    texts = [(turn.get("role"), turn.get("content")) for turn in turns if isinstance(turn, dict)]
+    texts: list[tuple[Any, Any]] = [
+        (turn.get("role"), turn.get("content")) for turn in turns if isinstance(turn, dict)
+    ]
     is_text = len(texts) == len(turns) and all(isinstance(t, str) for pair in texts for t in pair)
     if not is_text or len(turns) < 2 or texts[-1][0] != "assistant" or not texts[-1][1].strip():
         raise ValueError(
