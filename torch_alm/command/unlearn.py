@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -29,8 +29,8 @@ from torch_alm.unlearning.ranks import (
     agree,
     check_group,
     check_shared,
-    is_first,
     join_group,
+    run_on_first,
     share,
 )
 from torch_alm.unlearning.rows import Entry
@@ -140,15 +140,13 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
-    trainer, last = checks.trainer, None
-    with agree():
-        if is_first():
-            last = _open_folder(job, record, trainer.args.max_steps)
-    last = share(last)
+    trainer = checks.trainer
+    last = run_on_first(lambda: _open_folder(job, record, trainer.args.max_steps))
     with catch_stop(trainer.heard):  # the first Ctrl-C after the last step changes nothing
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
-            return _finish(job, checks)
+            checks.release()
+            return run_on_first(lambda: _publish(job, checks))
     step, most = trainer.state.global_step, trainer.args.max_steps
     told = f"Stopped after step {step} of {most}; all of it is kept, and {job.rerun} goes on."
     return Result(130, None, told)
@@ -169,17 +167,8 @@ def _open_folder(job: Job, record: Mapping[str, Any] | None, most: int) -> Path 
     return last
 
 
-def _finish(job: Job, checks: Checks) -> Result:
-    """Save the model, ask what was saved, publish it: the first rank for all."""
-    checks.release()
-    result = None
-    with agree():
-        if is_first():
-            result = _publish(job, checks)
-    return cast(Result, share(result))
-
-
 def _publish(job: Job, checks: Checks) -> Result:
+    """Save the model, ask what was saved, and write the report."""
     given, loaded = job.given, job.run.loaded
     try:
         check_trained(loaded.model, loaded.rows("forget")[0])

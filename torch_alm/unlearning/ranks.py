@@ -1,7 +1,7 @@
 """Processes that are one run: the rows that each takes of a batch, and what all agree on."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -110,6 +110,15 @@ def agree() -> Iterator[None]:
         failed = [each for each in gather(told) if each]
         if failed and not told:
             raise Refusal(failed[0])
+
+
+def run_on_first(action: Callable[[], T]) -> T:
+    """Return to all ranks what an action returns on the first; all raise what it raises."""
+    found = None
+    with agree():
+        if is_first():
+            found = action()
+    return cast(T, share(found))
 
 
 def divide(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
