@@ -114,9 +114,13 @@ def test_options_may_stand_in_a_file_and_what_comes_later_counts(
     given = parse(["unlearn", f"@{path}", *needed, "--steps", "9"])
     assert (given.method, given.mu, given.steps, given.lora) == ("saul", 0.5, 9, True)
     assert [str(each) for each in given.probe] == [rows] and not given.force
-    path.write_text("--mehtod saul\n")
-    with pytest.raises(Refusal, match="unrecognized arguments: --mehtod"):
-        parse(["unlearn", *needed, f"@{path}"])
+    for text, told in {
+        "--mehtod saul": "arguments: --mehtod",
+        "--system don't": "quotation",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(Refusal, match=told):
+            parse(["unlearn", *needed, f"@{path}"])
 
 
 def test_columns_are_for_every_file_or_for_one(needed: list[str]) -> None:

@@ -58,7 +58,10 @@ class _Parser(argparse.ArgumentParser):
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
         """Split a line of a file as a shell does."""
-        return shlex.split(arg_line, comments=True)
+        try:
+            return shlex.split(arg_line, comments=True)
+        except ValueError as error:
+            self.error(f"{arg_line!r} in a file of options: {error}")
 
 
 class _Form(argparse.RawDescriptionHelpFormatter):
