@@ -343,10 +343,7 @@ def test_a_vocabulary_of_pieces_has_bytes_to_fall_back_to() -> None:
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
     model = llama(len(pieces)).double().eval()
-    for ids, ways in {
-        (7,): [[7], [4, 5], [4, 1]],
-        (8,): [[8], [4, 6], [4, 2, 3]],
-    }.items():
+    for ids, ways in {(7,): [[7], [4, 5], [4, 1]], (8,): [[8], [4, 6], [4, 2, 3]]}.items():
         row = {"input_ids": [5, *ids], "labels": [-100, *ids]}
         total = -math.log(sum(math.exp(log_p(model, [5], way)) for way in ways))
         found = string_nll(model, tokenizer, [row], tolerance=0.0)
