@@ -377,7 +377,7 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
 
     assert not wordings.reword(answers), "nothing new is said"
     answers[1] = replace(answers[1], said=True)
-    assert not wordings.list_said(1), "the asking before the first step counts for nothing"
+    assert not wordings.list_said(2), "the asking before the first step counts for nothing"
     assert wordings.reword(answers) and wordings.rows[len(FORGET) + 1] != own[1]
     wordings.reword(answers)
     assert re.findall(r"line (\d) \((\d) times", *wordings.list_said(3)) == [("1", "3")]
