@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         seen = after.measure(drawn)
         if given.list:
             write_text(folder / "asked.json", json.dumps(seen, indent=1, ensure_ascii=False))
-            del seen["answers"], seen["lost"]
+            del seen["answers"]
         else:
             seen |= after.relearn(drawn, study)
         append_line(lines, which | found | seen)
