@@ -1,4 +1,4 @@
-"""Pages that exist once, elsewhere in the repository: README and its kin, and the notebooks.
+"""Pages that exist once, elsewhere in the repository: README and its kin, notebooks, docstrings.
 
 Links between files become links between pages, and `<picture>` the two images of the site.
 """
@@ -6,7 +6,9 @@ Links between files become links between pages, and `<picture>` the two images o
 import re
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
@@ -21,10 +23,23 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
 }
+MODULES = ("checkpoint", "filters", "language", "rules", "thresholds")  # no word to add
+REFERENCE = "---\nsearch: {{ boost: 0.3 }}\n---\n\n::: torch_alm.{}\n"
 LINK = re.compile(r"\[([^][]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 PICTURE = re.compile(
     r'<picture>.*?docs/(images/[\w-]+?)-light\.svg" alt="([^"]*)".*?</picture>', re.DOTALL
 )
+# A line with a prompt, and what follows it down to an empty line.
+PROMPT = re.compile(r"^( *)>>> .*(?:\n\1 *\S.*)*", re.MULTILINE)
+
+
+class Fences(griffe.Extension):
+    """Put each example of a docstring between fences: in Markdown `>>>` begins a quotation."""
+
+    def on_instance(self, *, obj: griffe.Object | griffe.Alias, **_: Any) -> None:
+        """Rewrite the docstring of an object that was read."""
+        if not obj.is_alias and obj.docstring:
+            obj.docstring.value = PROMPT.sub(r"\1```pycon\n\g<0>\n\1```", obj.docstring.value)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -37,8 +52,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the shared texts and the notebooks."""
+    """Add the shared texts, the notebooks, and a page for each module."""
     pages = {page: as_page(source, page) for source, page in PAGES.items()}
+    pages |= {f"api/{name}.md": REFERENCE.format(name) for name in MODULES}
     for path in notebook.paths():
         pages[f"notebooks/{path.stem}.md"] = notebook.page(path)
     for page, text in pages.items():

@@ -18,8 +18,8 @@ from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings, hints
 
 __all__ = [
-    "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check", "is_controlled", "kind_of",
-    "label", "method_of", "names", "settings_of",
+    "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check_method", "is_controlled",
+    "kind_of", "label", "method_of", "names", "settings_of",
 ]  # fmt: skip
 
 ALM = "+alm"

@@ -123,13 +123,23 @@ def first_sentence(said: str, fact: data.Fact) -> str:
 
 
 def run_command(drawn: data.Draw, whole: Path, folder: Path, *more: str) -> dict[str, float]:
-    """Run the command on a draw; its code, steps, minutes, and the most memory of a run so far."""
+    """Run the command on a draw."""
+    rows = {
+        name: [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
+        for name in ("forget", "retain")
+    }
+    return run_unlearn(rows, whole, folder, *more)
+
+
+def run_unlearn(
+    rows: dict[str, list[dict[str, str]]], whole: Path, folder: Path, *more: str
+) -> dict[str, Any]:
+    """Run the command; its code, steps, minutes, and the most memory of a run so far."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(whole), *more]
-    for name in ("forget", "retain"):
-        rows = [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
+    for name, each in rows.items():
         path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
         words += [f"--{name}", str(path)]
     begun = time.monotonic()
     code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode

@@ -1,34 +1,13 @@
-"""Verbatim memorisation and membership, from per-token or per-text values."""
+"""Membership, from per-token or per-text values."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torch_alm.language import extraction_strength
-
 Convention: TypeAlias = Literal["openunlearning", "muse"]
-
-SMALLEST_VARIANCE = 1e-6  # OpenUnlearning's, below which a distribution counts as certain
-
-
-def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
-    """Return `extraction_strength`, with `1 / n` in place of 0 as in OpenUnlearning."""
-    return max(extraction_strength(matches), 1 / len(matches)) if matches else 0.0
-
-
-def exact_memorization(matches: Sequence[bool]) -> float:
-    """Return the share of the answer's tokens that are the most likely, teacher forced, in [0, 1].
-
-    `matches` as in `extraction_strength`; empty gives NaN. Source: Tirumala et al. 2022, as in
-    OpenUnlearning.
-
-    >>> exact_memorization([False, True, False, True])
-    0.5
-    """
-    return sum(matches) / len(matches) if matches else math.nan
 
 
 def min_k_score(
@@ -44,33 +23,8 @@ def min_k_score(
     >>> min_k_score([-0.5, -3.0, -1.0, -2.0, -0.1])
     2.5
     """
-    return _minus_smallest(_float64(log_probabilities), k, at_least=convention == "openunlearning")
-
-
-def min_k_plus_plus_score(
-    log_probabilities: Iterable[float],
-    moments: Iterable[tuple[float, float]],
-    k: float = 0.4,
-) -> float:
-    """Return minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
-
-    `(log p(token) - mean) / sqrt(variance)`, mean and variance of `log p(x)` for x drawn from the
-    model's own distribution there (`AnswerScores.moments`), variances raised to 1e-6; of one token
-    at least (0.0 for an empty text). Source: Min-K%++ (Zhang et al. 2024, whose sign is the
-    opposite), as in OpenUnlearning.
-
-    >>> moments = [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)]
-    >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
-    1.0
-    """
-    mean, variance = torch.tensor([*moments], dtype=torch.float64).reshape(-1, 2).unbind(-1)
-    scores = (_float64(log_probabilities) - mean) / variance.clamp(min=SMALLEST_VARIANCE).sqrt()
-    return _minus_smallest(scores, k, at_least=True)
-
-
-def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
-    """Return minus the mean of the smallest share; `at_least` takes one value if it is none."""
-    count = max(math.floor(k * len(values)), int(at_least))
+    values = _float64(log_probabilities)
+    count = max(math.floor(k * len(values)), int(convention == "openunlearning"))
     if count == 0:
         return math.nan
     return -float(values.sort().values[:count].mean()) if len(values) else 0.0
@@ -91,11 +45,6 @@ def membership_auc(
     0.875
     """
     forget, holdout = _float64(forget_scores), _float64(holdout_scores).sort().values
-    if len(forget) == 0 or len(holdout) == 0:
-        raise ValueError(
-            f"membership_auc found {len(forget)} forget and {len(holdout)} holdout scores; the "
-            "probability of a pair needs both. Does this split have a holdout file?"
-        )
     if forget.isnan().any() or holdout.isnan().any():
         return math.nan
     below, not_above = (torch.searchsorted(holdout, forget, right=side) for side in (False, True))

@@ -35,12 +35,7 @@ def tokenizer() -> Any:
     return word_tokenizer(VOCABULARY, eos_token="<eos>", unk_token="?")
 
 
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 4,
-    "eos_token_id": 0,
-}
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "eos_token_id": 0}
 
 
 def model() -> LlamaForCausalLM:
@@ -198,15 +193,14 @@ STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6}
 STUDY |= {"new_tokens": 5, "each": 5}
 
 
-@pytest.mark.parametrize(("more", "times"), [([], 0), (["--lora"], 1), (["--list", "made"], 1)])
-def test_a_draw_of_the_command_is_done_once_and_with_adapters_apart(
-    more: list[str], times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("more", [[], ["--lora"], ["--list", "made"]])
+def test_a_draw_of_the_command_is_done_once_and_with_adapters_and_lists_apart(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = {"model": "m", "draw": 5}  # without a word on adapters: it had none
     (tmp_path / "command.jsonl").write_text(json.dumps(old) + "\n")
-    asked = SimpleNamespace(
-        said={}, measure=lambda *drawn: {"answers": {}}, relearn=lambda *drawn: {}
-    )
+    seen = lambda *drawn: {"forget_said": 0.0, "answers": {}}  # noqa: E731
+    asked = SimpleNamespace(said={}, measure=seen, relearn=lambda *drawn: {})
     monkeypatch.setattr(command, "find_known", lambda *given: (asked, FACTS))
     ran = list[tuple[str, ...]]()
     monkeypatch.setattr(command, "run_command", lambda *given: ran.append(given[3:]) or {})
@@ -214,7 +208,9 @@ def test_a_draw_of_the_command_is_done_once_and_with_adapters_apart(
     given = ["--draws", "5", "--model", str(tmp_path / "m"), "--output", str(tmp_path), *more]
     for _ in "twice":
         command.main([*given, "--runs", str(tmp_path / "runs")])
-    assert ran == [("--lora",) * ("--lora" in more)] * times
+    assert ran == [tuple(set(more) & {"--lora"})] * bool(more)
+    lines = read_lines(tmp_path / ("lists.jsonl" if "made" in more else "command.jsonl"))
+    assert [line["forget_said"] for line in lines if "forget_said" in line] == [0.0] * len(ran)
 
 
 @pytest.fixture

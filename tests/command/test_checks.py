@@ -59,14 +59,13 @@ def test_a_plain_model_is_unlearned_and_said_to_be(taught: Path, tmp_path: Path)
     assert len(report(tmp_path / "out")["trace"]) < 300
 
 
-@pytest.mark.parametrize("k", [1 / 8, 256])
 def test_a_model_that_is_written_down_in_other_numbers_is_unlearned_alike(
-    taught: Path, tmp_path: Path, k: float
+    taught: Path, tmp_path: Path
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(taught)
     with torch.no_grad():
         for name, p in model.named_parameters():  # what it says stays, to the last digit
-            p.mul_(k if "norm" in name else 1 / k if BEHIND.search(name) else 1)
+            p.mul_(256 if "norm" in name else 1 / 256 if BEHIND.search(name) else 1)
     model.save_pretrained(tmp_path / "other")
     AutoTokenizer.from_pretrained(taught).save_pretrained(tmp_path / "other")
     files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}

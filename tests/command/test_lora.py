@@ -66,8 +66,7 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert said(tmp_path / "d" / "model", SECOND) == 0
     assert said(tmp_path / "d" / "model", FIRST) < 2
     assert (tmp_path / "d" / "model" / "model.safetensors").is_file()
-    for verb, words in (("evaluate", ()), ("attack", ("--relearn", 2, "--relearn-steps", 1))):
-        assert command(verb, *words, model=twice, output=verb) == 0
+    assert command("attack", "--relearn", 2, "--relearn-steps", 1, model=twice, output="c") == 0
 
 
 def test_other_adapters_than_those_there_are_cannot_be_trained_on(

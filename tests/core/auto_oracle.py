@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,25 +88,23 @@ def scaling(optimizer: Optimizer, theta: Tensor) -> Callable[[Tensor, Tensor], T
 def solve(
     theta: Tensor,
     optimizer: Optimizer,
-    objective: Callable[[Any], Tensor],
-    violations: Callable[[Any], Tensor],
-    senses: tuple[str, ...],
-    draws: list[Any],
+    objective: Callable[[], Tensor],
+    violation: Callable[[], Tensor],
+    sense: str,
+    steps: int,
 ) -> list[Tensor]:
-    """Theta after each step, of min f subject to c <= 0 (or == 0), one rule per entry of c."""
-    rules, seen = [Rule(sense) for sense in senses], []
-    for t, data in enumerate(draws):
-        c = violations(data)
-        w = [r.weigh(x) for r, x in zip(rules, c.tolist(), strict=True)]
-        a = [torch.autograd.grad(x, theta, retain_graph=True)[0] for x in c]
+    """Theta after each step, of min f subject to c <= 0 (or == 0)."""
+    rule, seen = Rule(sense), []
+    for t in range(steps):
+        c = violation()
+        w = rule.weigh(c.item())
+        (a,) = torch.autograd.grad(c, theta, retain_graph=True)
         optimizer.zero_grad()
-        (objective(data) + sum(x * y for x, y in zip(w, c, strict=True))).backward()
+        (objective() + w * c).backward()
         if t < 60 or t % 20 == 0:
-            for rule, own in zip(rules, a, strict=True):
-                by, is_adaptive = scaling(optimizer, theta), "eps" in optimizer.defaults
-                rule.calibrate(own, theta.grad, by, is_adaptive=is_adaptive)
+            by, is_adaptive = scaling(optimizer, theta), "eps" in optimizer.defaults
+            rule.calibrate(a, theta.grad, by, is_adaptive=is_adaptive)
         optimizer.step()
-        for rule in rules:
-            rule.advance()
+        rule.advance()
         seen.append(theta.detach().clone())
     return seen

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from tests.core import machine_world as worlds
 from tests.core.machine_dual import DualOracle
-from tests.core.machine_objectives import DATA, FAULTS, Boom, Fault
 from tests.core.machine_oracle import BASES, LONG, Controller, Side
+from tests.core.machine_world import DATA, FAULTS, Boom, Fault
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 from torch_alm.filters import Mean
 

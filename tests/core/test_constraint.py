@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.core.following import constraint
 from torch_alm import SAM, ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import Leak
-
-values = st.floats(-20, 20, allow_nan=False)
-weights = st.floats(0, 10)
-steps = settings(max_examples=100, derandomize=True, deadline=None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -63,38 +57,6 @@ def test_penalty_is_pure_and_call_observes() -> None:
             getattr(c, verb)()
     c(torch.tensor(-1.0, requires_grad=True), scale=2.0)
     assert c.step() == 1.5 and c.metrics()["value"] == -2.0
-
-
-@steps
-@given(st.lists(st.tuples(values, st.floats(0.1, 5)), min_size=2, max_size=6), st.randoms())
-def test_micro_batches_are_averaged_by_weight_in_any_order(
-    parts: list[tuple[float, float]], random: Any
-) -> None:
-    expected = sum(v * w for v, w in parts) / sum(w for _, w in parts)
-    shuffled = list(parts)
-    random.shuffle(shuffled)
-    for order, as_tensor in ((parts, False), (shuffled, True)):
-        c = constraint()
-        for value, weight in order:
-            number = torch.tensor(value, dtype=torch.float64) if as_tensor else value
-            c.observe(number, weight=weight)
-        c.step()
-        assert c.metrics()["value"] == pytest.approx(expected, abs=1e-12)
-        assert c.metrics()["steps"] == 1
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_non_finite_measurement_never_reaches_lambda(bad: float) -> None:
-    c = constraint(multiplier=0.25)
-    c.observe(bad)
-    with pytest.warns(UserWarning, match=r"1 measurement.*not finite; skipped \(1 so far\)"):
-        assert c.step() == 0.25
-    assert c.multiplier == 0.25 and math.isnan(c.metrics()["value"])
-    c.observe(bad)
-    c.observe(0.0)
-    with pytest.warns(UserWarning, match=r"\(2 so far\)"):
-        assert c.step() == 0.75, "the finite ones still count"
-    assert c.metrics()["skipped"] == 2
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -48,19 +48,6 @@ def test_one_update_per_step_with_accumulation() -> None:
     assert loop.constraint.observed == 0
 
 
-def test_it_equals_stepping_by_hand() -> None:
-    attached, by_hand = Loop(), Loop()
-    by_hand.handle.remove()
-    for _ in range(20):
-        for loop in (attached, by_hand):
-            loop.optimizer.zero_grad()
-            loop.loss().backward()
-            loop.optimizer.step()
-        by_hand.constraint.step()
-    assert attached.constraint.state_dict() == by_hand.constraint.state_dict()
-    assert torch.equal(attached.x, by_hand.x) and attached.constraint.multiplier > 0
-
-
 def test_removed_hooks_do_nothing() -> None:
     loop = Loop()
     loop.handle.remove()
@@ -182,9 +169,9 @@ def fit(model: nn.Module) -> list[Any]:
     return [weakref.ref(each) for each in (optimizer, constraint, handle)]
 
 
-def test_a_thousand_fits_without_remove_keep_nothing_alive() -> None:
+def test_a_hundred_fits_without_remove_keep_nothing_alive() -> None:
     found = []
-    for _ in range(1000):
+    for _ in range(100):
         model = nn.Linear(2, 1)
         found += [weakref.ref(model), weakref.ref(model.weight), *fit(model)]
     del model

@@ -330,19 +330,6 @@ def test_npo_is_the_loops(seed: int, beta: float) -> None:
     assert_value(found, oracle_saturating(gains, beta))
 
 
-def gradient(value: Tensor, model: Bigram) -> Tensor:
-    return torch.autograd.grad(value, model.table)[0]
-
-
-@pytest.mark.parametrize("beta", [0.05, 0.1, 1.0])
-def test_npo_starts_as_gradient_ascent(beta: float) -> None:
-    model, batch = Bigram(), make_batch()
-    ascent = -gradient(measures.sequence_nll(model, batch), model)
-    assert ascent.abs().max() > 0.1
-    found = gradient(measures.npo(model, batch, Bigram(), beta), model)
-    assert_close(found, ascent, rtol=1e-12, atol=1e-13)
-
-
 def test_npo_stays_finite_where_the_answer_is_remembered_far_better() -> None:
     logits, labels = torch.zeros(1, 2, 2, requires_grad=True), torch.tensor([[-100, 1]])
     value = measures.npo(lambda: logits, {"labels": labels}, torch.tensor([1e5]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from tests.core.test_perturb import parameters
 from torch_alm import SAM, perturbed
 from torch_alm._optim import gradients
 from torch_alm._optim.rounding import Noise
@@ -161,15 +162,6 @@ def test_theta_is_moved_in_float32_and_rounded_once(
 
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
-
-
-def parameters(dtype: torch.dtype) -> list[nn.Parameter]:
-    torch.manual_seed(0)
-    theta = [nn.Parameter(torch.randn(s, dtype=dtype)) for s in [(3, 5), (), (0, 4), (70_001,)]]
-    theta.append(nn.Parameter(torch.randn(7, 6, dtype=dtype).t()))
-    for p in theta:
-        p.grad = torch.randn_like(p)
-    return theta
 
 
 def visit(dtype: torch.dtype, **settings: Any) -> list[Tensor]:

@@ -20,17 +20,6 @@ def test_an_equality_has_nothing_to_release() -> None:
         constraint(sense="==", rules=[Leak(0.5)])
 
 
-def test_progress_is_that_of_the_same_entry() -> None:
-    """Two rows in turn, each down to 40 % whenever it is seen."""
-    c = constraint(alpha=[0.0, 0.0], mu=1e-3, rules=[PenaltyGrowth(10.0, limit=1e4)])
-    size = [1.0, 100.0]
-    for step in range(12):
-        c.observe([-size[step % 2]], index=[step % 2])
-        c.step()
-        size[step % 2] *= 0.4
-    assert c.mu == 1e-3
-
-
 def test_a_limit_below_mu_does_not_lower_it() -> None:
     c = constraint(mu=2.0, rules=[PenaltyGrowth(2.0, limit=1.0)])
     follow(c, [0.0, 0.0, 0.0])
@@ -126,30 +115,6 @@ def test_a_rule_that_fails_leaves_the_step_undone() -> None:
         c.step()
     c.rules = c.rules[:1]
     assert str(c.state_dict()) == before and c.observed == 0
-
-
-@pytest.mark.parametrize("kind", [Mean(4), EMA(0.8)], ids=str)
-@pytest.mark.filterwarnings("ignore:.*not finite")
-def test_what_is_not_measured_meanwhile_is_moved_once(kind: Any) -> None:
-    """Look elsewhere for two steps after alpha has changed, at other entries or at a nan."""
-    rows = ALMConstraint(None, torch.ones(2), 0.5, filter=kind)
-    one, always = (ALMConstraint(None, alpha, 0.5, filter=kind) for alpha in (1.0, 3.0))
-    for value in (0.5, 2.0, 1.0, None, None, 1.5):
-        if value is None:
-            rows.alpha, one.alpha = torch.full((2,), 3.0), 3.0
-            rows.observe(torch.tensor([9.0]), index=[1])
-            one.observe(math.nan)
-        else:
-            rows.observe(torch.tensor([value]), index=[0])
-            one.observe(value)
-            always.observe(value)
-            always.step()
-        rows.step()
-        one.step()
-    expected = always.metrics()["violation"]
-    assert one.metrics()["violation"] == pytest.approx(expected, abs=1e-12)
-    saved = rows.state_dict()["violation"]
-    assert float(saved[0]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_filter_of_one_s_own_begins_anew_with_another_alpha() -> None:

@@ -47,17 +47,6 @@ def test_backward_is_the_gradient_at_the_perturbed_point(wrapper: type, sign: fl
     assert_same([p.grad for p in theta], expected, atol=1e-13)
 
 
-def test_weight_scales_the_gradient_and_not_the_loss() -> None:
-    model, x = network()
-    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
-    loss = optimizer.backward(objective(model, x))
-    whole = [p.grad.clone() for p in model.parameters()]
-    for weight in (0.25, 2.0):
-        optimizer.zero_grad()
-        assert torch.equal(optimizer.backward(objective(model, x), weight=weight), loss)
-        assert_same([p.grad for p in model.parameters()], [weight * g for g in whole], atol=1e-16)
-
-
 @pytest.mark.parametrize("settable_later", [False, True])
 def test_backward_fn_receives_the_raw_loss_and_owns_all_scaling(settable_later: bool) -> None:
     model, x = network()

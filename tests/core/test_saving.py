@@ -1,4 +1,4 @@
-"""A checkpoint by parameter name: making one changes nothing, and names decide what goes where."""
+"""Checkpoints: making one changes nothing, names decide what goes where, all optimizers resume."""
 
 import copy
 import random
@@ -15,7 +15,18 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tests.core.resuming import Distributed, backward, model, notes_ignored, saul, theta, train
+from tests.core import optimizers
+from tests.core.optimizers import REPRESENTATIVES
+from tests.core.resuming import (
+    Distributed,
+    backward,
+    model,
+    notes_ignored,
+    resumes,
+    saul,
+    theta,
+    train,
+)
 from tests.core.table import assert_same
 from torch_alm import ALMConstraint, ConstraintGroup, DualOptimizer
 from torch_alm.checkpoint import ConstraintState, DualState
@@ -166,9 +177,7 @@ def test_an_optimizer_that_cannot_be_asked_says_so() -> None:
         DualState(net, optimizer).state_dict()
 
 
-def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
-    tmp_path: Path,
-) -> None:
+def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(tmp_path: Path) -> None:
     class Late(SGD):
         def step(self, closure: Any = None) -> None:
             super().step()
@@ -287,3 +296,43 @@ def test_another_constraints_distributed_checkpoint_is_refused(tmp_path: Path) -
         dcp.save({"constraint": ConstraintState(constraint)}, checkpoint_id=tmp_path)
         dcp.load({"constraint": ConstraintState(fresh)}, checkpoint_id=tmp_path)
     assert_same(fresh.state_dict(), before)
+
+
+# Their own checkpoints hold objects, or their own format is not torch's.
+WITH_CODE = {"pytorch_optimizer.AdaShift", "pytorch_optimizer.GaLore"}
+UNNAMED = {"pytorch_optimizer.Lookahead"}
+
+everyone = pytest.mark.parametrize("name", [*optimizers.of_torch(), *REPRESENTATIVES])
+
+
+@everyone
+@pytest.mark.parametrize("wrapper", ["SAM", "SAUL"])
+def test_resumes_from_a_file_exactly(name: str, wrapper: str, tmp_path: Path) -> None:
+    if not name.startswith("torch."):
+        pytest.importorskip("pytorch_optimizer")
+    way = "memory" if name in WITH_CODE else "file"
+    make = partial(optimizers.make, name)
+    assert resumes(make, wrapper, way, str(tmp_path))
+
+
+@everyone
+def test_resumes_from_a_distributed_checkpoint_exactly(name: str, tmp_path: Path) -> None:
+    if not name.startswith("torch."):
+        pytest.importorskip("pytorch_optimizer")
+    if name in UNNAMED:
+        pytest.skip("torch.distributed.checkpoint cannot save it, with or without us around it")
+    make = partial(optimizers.make, name)
+    assert resumes(make, "SAUL", "distributed", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["torch.AdamW", "pytorch_optimizer.AdaBelief"])
+@pytest.mark.parametrize("wrapper", ["SAM", "ReverseSAM"])
+def test_a_single_wrapper_does_as_its_base_in_torchs_own_functions(
+    name: str, wrapper: str, tmp_path: Path
+) -> None:
+    if not name.startswith("torch."):
+        pytest.importorskip("pytorch_optimizer")
+    make = partial(optimizers.make, name)
+    assert resumes(make, "plain", "distributed", str(tmp_path))
+    with pytest.warns(UserWarning, match=r"step\(\) with a gradient taken at theta"):
+        assert resumes(make, wrapper, "distributed", str(tmp_path))  # torch steps it to begin with

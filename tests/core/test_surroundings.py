@@ -1,6 +1,7 @@
-"""Autocast, compilation, checkpointing, adapters, dropout: the same step as in a plain loop."""
+"""Autocast, checkpointing, dropout, loss scales, threads: the same step as in a plain loop."""
 
 import copy
+import threading
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from tests.core.table import (
     train,
     values,
 )
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm import SAM, DualOptimizer, ReverseSAM
+from torch_alm._optim.objective import is_first_pass, is_running, mark_running
 
 ours = pytest.mark.parametrize("name", OURS)
 
@@ -163,29 +165,6 @@ def test_a_batch_moves_the_statistics_of_batch_norm_once(make: Any) -> None:
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
-def test_a_constraint_inside_an_objective_observes_the_perturbed_pass_only(
-    kind: Any, micro: int
-) -> None:
-    model, optimizer = build(lambda params: kind(sgd(params), rho=0.1))
-    seen: list[float] = []
-
-    def measure(data: Any) -> Tensor:
-        value = loss(model, data)
-        seen.append(value.item())
-        return value
-
-    constraint = ALMConstraint(measure, alpha=3.0, mu=0.5)
-    for i in range(micro):
-        optimizer.backward(lambda i=i: constraint(batch(i).forget), weight=1 / micro)
-    optimizer.step()
-    constraint.step()
-    assert len(seen) == 2 * micro
-    assert constraint.metrics()["value"] == pytest.approx(sum(seen[1::2]) / micro, abs=1e-14)
-    assert seen[0] != seen[1]
-
-
 # Loss scaling
 
 
@@ -258,3 +237,36 @@ def test_under_a_scaler_a_step_without_any_gradient_moves_nothing() -> None:
     optimizer.backward(lambda: p.sum())  # and the scaler has its loan back
     optimizer.step()
     torch.testing.assert_close(p.detach(), torch.tensor([0.9, 1.9]))
+
+
+STEPS = 40
+
+
+def test_two_threads_train_as_one_after_the_other() -> None:
+    alone, loops = ([build(saul, seed) for seed in (0, 1)] for _ in range(2))
+    for model, optimizer in alone:
+        train(optimizer, model, range(STEPS))
+    together = threading.Barrier(2)
+
+    def loop(model: Any, optimizer: Any) -> None:
+        for step in range(STEPS):
+            backward(optimizer, model, batch(step))
+            together.wait()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    threads = [threading.Thread(target=loop, args=each) for each in loops]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (model, _), (expected, _) in zip(loops, alone, strict=True):
+        assert_same(values(model), values(expected))
+
+
+def test_a_pass_within_one_that_does_not_count_does_not_either() -> None:
+    with mark_running(counts=False):
+        with mark_running(counts=True):
+            assert is_first_pass()
+        assert is_first_pass()
+    assert not is_running()

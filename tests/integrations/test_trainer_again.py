@@ -14,13 +14,7 @@ from transformers import Trainer
 from tests.integrations import toy
 from tests.integrations.test_trainer_runs import per_token
 from torch_alm import ALMConstraint
-from torch_alm.integrations.transformers import (
-    ALMTrainer,
-    PairedCollator,
-    SAMTrainer,
-    SAULTrainer,
-    StopOnStatus,
-)
+from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer, StopOnStatus
 from torch_alm.measures import token_nll
 
 EACH = {"eval_strategy": "steps", "eval_steps": 1}
@@ -52,18 +46,6 @@ def test_an_optimizer_trains_on_after_an_evaluation(accelerated: bool, tmp_path:
         trainer.create_optimizer()
     trainer.train()
     assert trainer.state.global_step > 1
-
-
-@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
-def test_a_new_model_begins_with_a_new_multiplier(kind: Any, tmp_path: Path) -> None:
-    given = {"data_collator": PairedCollator(toy.Tokens()), "train_dataset": toy.pairs()}
-    given |= {"constraint": toy.constraint(), "model_init": lambda: toy.toy()}
-    trainer = kind(None, toy.arguments(tmp_path, max_steps=3), **given)
-    found = []
-    for _ in range(2):
-        trainer.train()
-        found.append((trainer.constraint.multiplier, trainer.constraint.metrics()["steps"]))
-    assert found[0] == found[1] and found[0][0] > 0
 
 
 @pytest.mark.parametrize("schedule", ["linear", "constant"])

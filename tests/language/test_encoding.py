@@ -1,6 +1,8 @@
-"""Conversations and plain text as tokens; questions and answers are tested with the benchmarks."""
+"""Rows of files, conversations and plain text as tokens."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ from torch_alm.language import (
     encode_messages,
     encode_text,
     pad_id,
+    read_records,
 )
 from torch_alm.language._encoding import check_eos, prompt_ids
 
@@ -146,10 +149,7 @@ def test_a_tokenizer_without_eos_is_refused_by_name() -> None:
 
 
 def test_collate_pads_on_the_right_and_masks_by_length() -> None:
-    rows = [
-        {"input_ids": [5, 6, 9], "labels": [-100, 6, 9]},
-        {"input_ids": [9], "labels": [9]},
-    ]
+    rows = [{"input_ids": [5, 6, 9], "labels": [-100, 6, 9]}, {"input_ids": [9], "labels": [9]}]
     batch = collate(rows, pad_id=9)  # the pad token is EOS: a real EOS must still count
     assert batch["input_ids"].tolist() == [[5, 6, 9], [9, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
@@ -159,3 +159,40 @@ def test_collate_pads_on_the_right_and_masks_by_length() -> None:
         collate([*rows, {"question": "Who?", "answer": "Ann"}], pad_id=9)
     with pytest.raises(ValueError, match="a row has input_ids, where"):
         collate([{"input_ids": [9]}], pad_id=9)
+
+
+def test_a_list_is_one_wherever_it_begins_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('\n\n  [{"a": 1},\n{"a": 2}]  \n')
+    found = read_records(path)
+    assert [record.fields for record in found] == [{"a": 1}, {"a": 2}]
+    assert [record.where for record in found] == [f"{path}, row 1", f"{path}, row 2"]
+
+
+UNREADABLE = {
+    "too deep": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "recursion"),
+    "too long a number": ('{"a": ' + "1" * 5000 + "}", "4300 digits"),
+    "cut off": ('{"a": ', "Expecting value"),
+    "half an emoji": ('{"a": [{"b": "cut \\ud83d"}]}', r"encode character '.ud83d'"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_cannot_be_read_is_an_error_that_names_file_and_line(
+    name: str, tmp_path: Path
+) -> None:
+    row, words = UNREADABLE[name]
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "a", "answer": "b"}\n' + row + "\n")
+    with pytest.raises(ValueError, match=rf"rows\.jsonl, line 2 .*{words}"):
+        read_records(path)
+
+
+def test_a_value_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"a": "\U0001f600", "b": 3, "c": " "}) + "\n")
+    (record,) = read_records(path)
+    assert record.text("a") == "\U0001f600"
+    for key, words in (("b", r"b is 3\)"), ("c", r"c is ' '\)"), ("d", "it has only")):
+        with pytest.raises(ValueError, match=rf"line 1: no {key} \({words}"):
+            record.text(key)

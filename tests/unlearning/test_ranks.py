@@ -19,9 +19,8 @@ from tests.core.distributed.ranks import Ranks
 from torch_alm.integrations.transformers import SAULTrainer
 from torch_alm.unlearning import Refusal, unlearn
 
-SHORT = {"steps": 12, "batch_size": 5, "alpha": 3.0, "seed": 1, "quiet": True}
+SHORT = {"steps": 6, "batch_size": 5, "alpha": 3.0, "seed": 1, "quiet": True}
 KINDS: dict[str, dict[str, Any]] = {
-    "whole layers": {},
     "adapters": {"lora": True},
     "SAUL, and batches that are added up": {"method": "saul", "accumulate": 2},
 }

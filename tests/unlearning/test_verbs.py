@@ -91,7 +91,7 @@ def test_the_forget_side_stands_still_where_a_pass_meets_no_row_below_the_aim(
             seen.append(nn.utils.parameters_to_vector(own.parameters()).detach().clone())
             per_pass[:] = [-(-len(more["train_dataloader"].dataset.forget) // size)]
             for group in dual.retain.param_groups if state.global_step >= 4 else ():
-                dual.constraint.measure.aim = group["lr"] = 0.0
+                dual.constraint.alpha = group["lr"] = 0.0
 
     given = {**SHORT, "steps": 9, "batch_size": size}
     unlearn(own, tokenizer, FORGET, RETAIN, **given, callbacks=[Reached()])
@@ -229,7 +229,14 @@ def _spoilt(model: Any) -> Any:
 
 
 def test_nothing_is_dropped_in_training_by_whatever_name(tokenizer: Any) -> None:
-    made = small("OPT", "ForCausalLM", len(tokenizer), dropout=0.5, word_embed_proj_dim=16)
+    made = small(
+        "OPT",
+        "ForCausalLM",
+        len(tokenizer),
+        dropout=0.5,
+        word_embed_proj_dim=16,
+        max_position_embeddings=32,
+    )
     outcome = unlearn(made, tokenizer, FORGET, RETAIN, anyway=True, **SHORT)
     assert outcome.trace[0]["retain_loss"] == pytest.approx(0.0, abs=1e-6), "no noise"
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 from torch_alm.language._encoding import IGNORE, Row, collate
 from torch_alm.language._models import LanguageModel, keep_modes, positions, require_asked
@@ -25,8 +24,6 @@ class AnswerScores(NamedTuple):
     matches: list[bool]  # whether the most likely token is the right one
     margins: list[float]  # p(right token) - max p(another token)
     certificate: float  # max_t phi_tau(margin_t): at most 1 for a failure, negative otherwise
-    # mean and variance of log p(x), x drawn from p, before each labelled token; empty if not asked
-    moments: Sequence[tuple[float, float]] = ()
 
     @property
     def loss(self) -> float:
@@ -40,7 +37,7 @@ class AnswerScores(NamedTuple):
 
 
 def answer_scores(
-    model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float, *, moments: bool = False
+    model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float
 ) -> list[AnswerScores]:
     """Return log-probabilities, matches, margins and the margin certificate of every row.
 
@@ -49,24 +46,23 @@ def answer_scores(
         rows: encoded question and answer pairs; the labelled tokens are scored.
         pad_id: fills rows of a batch up to the same length; never attended to.
         tau: sharpness of the certificate, in probability.
-        moments: whether to give mean and variance as well, for `min_k_plus_plus_score`.
 
     Raises:
         ValueError: a row has no labelled token, or more tokens than the model has positions, or the
             model is not causal.
 
-    Cost: one forward pass per row, batched; with `moments`, a few passes over the answers' logits.
+    Cost: one forward pass per row, batched.
 
     Source: SAUL, appendix on the margin certificate.
     """
 
     def scores(answers: Answers, _: Sequence[int]) -> Iterator[AnswerScores]:
-        return scores_of(answers, tau, moments=moments)
+        return scores_of(answers, tau)
 
     return in_batches(model, rows, pad_id, scores)
 
 
-def scores_of(answers: Answers, tau: float, *, moments: bool = False) -> Iterator[AnswerScores]:
+def scores_of(answers: Answers, tau: float) -> Iterator[AnswerScores]:
     """The scores of each answer of a batch."""
     counts = answers.mask.sum(1).tolist()
     margins = margins_of(answers)
@@ -75,29 +71,9 @@ def scores_of(answers: Answers, tau: float, *, moments: bool = False) -> Iterato
         answers.logits.argmax(-1) == answers.targets,
         margins,
         surrogate(margins, tau),
-        answers.logits,
     )
-    for said, right, margin, phi, logits in zip(*(x.split(counts) for x in found), strict=True):
-        yield AnswerScores(
-            said.tolist(),
-            right.tolist(),
-            margin.tolist(),
-            float(phi.max()),
-            _moments(logits) if moments else (),
-        )
-
-
-def _moments(logits: Tensor) -> list[tuple[float, float]]:
-    """Return mean and variance of log p(x), x drawn from p, per row of logits (n, V), in nats.
-
-    About the mean: mean square less squared mean cancels in fp32 where a model is nearly certain.
-    """
-    said = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-    p = said.exp()
-    said = said.masked_fill(p == 0, 0.0)  # 0 log 0 is 0, not NaN
-    mean = (p * said).sum(-1, keepdim=True)
-    variance = (p * (said - mean).square()).sum(-1)
-    return list(zip(mean.squeeze(-1).tolist(), variance.tolist(), strict=True))
+    for said, right, margin, phi in zip(*(x.split(counts) for x in found), strict=True):
+        yield AnswerScores(said.tolist(), right.tolist(), margin.tolist(), float(phi.max()))
 
 
 def extraction_strength(matches: Sequence[bool]) -> float:

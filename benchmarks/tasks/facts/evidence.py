@@ -105,8 +105,11 @@ def make_tables() -> dict[str, pd.DataFrame]:
     lines = read_lines(RESULTS / "runs.jsonl")
     runs = list_looks([line for line in lines if line["draw"] > 0])
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
-    told = [{"name": name + " --lora" * line.get("lora", False), **line}
-            for name in files for line in read_lines(files[name])]  # fmt: skip
+    told = [
+        {"name": name + ", adapters" * line.get("lora", False), **line}
+        for name in files
+        for line in read_lines(files[name])
+    ]
     others, found = pd.DataFrame(told), {}
     for model, label in MODELS.items():
         name, of_model = (
@@ -124,6 +127,7 @@ def make_tables() -> dict[str, pd.DataFrame]:
             short = pd.concat([others[others.model == PUBLISHED], control, short])
             found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned10_said"])
     found["COMMAND"] = list_runs(others)
+    found["LISTS"] = compare_lists(read_lines(RESULTS / "lists.jsonl"))
     found["BEST"] = compare_weights(runs)
     found["SAM"] = compare_sharpness(runs, SHARP).T
     found["SAM_SHORT"] = compare_sharpness(runs, SHARP_SHORT)
@@ -150,6 +154,20 @@ def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
     shares = [name for name in found if name.endswith("%")]
     found[shares] = (100 * found[shares]).round()
     return found.map(lambda x: x if isinstance(x, str) else f"{x:.3g}".replace("nan", ""))
+
+
+def compare_lists(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    """The command on facts of other lists: means over draws, and the least that was kept."""
+    if not lines:
+        return pd.DataFrame()
+    runs = pd.DataFrame(lines)
+    adapters = runs.lora.map({True: ", adapters", False: ""})
+    name = runs.model.map(MODELS).fillna(runs.model) + adapters
+    runs = runs.assign(name=runs.list + ", " + runs.answers + ": " + name)
+    kept = means(runs, ["steps", *SAID, "forget_loss"])
+    return kept.assign(
+        worst=(100 * runs.groupby("name").neighbours_said.min()).map("{:.0f}".format)
+    )
 
 
 def list_looks(lines: list[dict[str, Any]]) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rouge_score.rouge_scorer import RougeScorer
 
 from benchmarks.engine.tokens import token_ids
-from benchmarks.tasks.memorization import membership_auc, min_k_score
+from benchmarks.tasks.memorization import min_k_score
 from benchmarks.tasks.muse.data import Extract, Pair, Quiz
 from torch_alm.language import IGNORE, Row, answer_scores, continuations, pad_id
 
@@ -137,15 +137,6 @@ def perplexity(scores: Iterable[TextScores]) -> float:
     2.718281828459045
     """
     return math.exp(fmean(score.loss for score in scores))
-
-
-def forget_auc(members: Sequence[float], strangers: Sequence[float]) -> float:
-    """Return the probability that an unseen text scores below a forget text: near 0 if learnt.
-
-    >>> forget_auc([1.0, 2.0], [2.0, 3.0])
-    0.125
-    """
-    return membership_auc(members, strangers, convention="muse")
 
 
 def mean_rouge(answers: Iterable[Answer]) -> float:

@@ -13,6 +13,7 @@ from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
+from benchmarks.tasks.memorization import membership_auc
 from benchmarks.tasks.muse import metrics
 from benchmarks.tasks.muse.data import BLOCK, CORPORA, MuseData, blocks, load_muse, load_muse_hub
 from benchmarks.tasks.muse.metrics import TextScores
@@ -101,7 +102,6 @@ class Muse(Benchmark):
             "knowmem_r": metrics.mean_rouge(tasks["retain"]),
             "privleak": metrics.privleak(auc, self.retrained_auc),
             "membership_auc": 1 - auc,
-            "membership_auc_loss": 1 - _auc(members, strangers, "loss"),
             "perplexity_f": metrics.perplexity(members),
             "perplexity_unseen": metrics.perplexity(strangers),
             "forget_loss": fmean(losses(model, self.forget[:LOOKED_AT], pad)),
@@ -139,6 +139,7 @@ def load_data(options: MuseOptions) -> MuseData:
     return build_passages(quick=options.quick)
 
 
-def _auc(members: list[TextScores], strangers: list[TextScores], score: str = "min_k") -> float:
-    """Return the AUC of a score for unseen and forget texts, in MUSE's orientation."""
-    return metrics.forget_auc(*([getattr(s, score) for s in of] for of in (members, strangers)))
+def _auc(members: list[TextScores], strangers: list[TextScores]) -> float:
+    """Return the AUC of Min-40 % for unseen and forget texts, in MUSE's orientation."""
+    scores = ([score.min_k for score in of] for of in (members, strangers))
+    return membership_auc(*scores, convention="muse")

@@ -1,16 +1,10 @@
 """Evaluate a model by TOFU's protocol: a row per question, and one flat row of numbers."""
 
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.engine.benchmark import Evaluation
-from benchmarks.tasks.memorization import (
-    exact_memorization,
-    min_k_plus_plus_score,
-    min_k_score,
-    openunlearning_extraction_strength,
-)
+from benchmarks.tasks.memorization import min_k_score
 from benchmarks.tasks.tofu import metrics
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
@@ -68,7 +62,7 @@ def evaluate(
     """
     items = list(_items(data, paraphrased_questions))
     encoded = [encode(tokenizer, item.question, item.example.answer, MAX_LENGTH) for item in items]
-    scores = answer_scores(model, encoded, pad_id(tokenizer), tau, moments=True)
+    scores = answer_scores(model, encoded, pad_id(tokenizer), tau)
     alternatives = _alternative_losses(model, tokenizer, items)
     texts: list[str | None] = [None] * len(items)
     if generations:
@@ -81,9 +75,7 @@ def evaluate(
             asked, greedy_answers(model, tokenizer, rows, known, tokens), strict=True
         ):
             texts[i] = text
-    taught = [tokenizer.decode(answer_ids(row), skip_special_tokens=True) for row in encoded]
-    parts = zip(items, scores, alternatives, texts, taught, strict=True)
-    found = [_row(*part) for part in parts]
+    found = [_row(*part) for part in zip(items, scores, alternatives, texts, strict=True)]
     return Evaluation(summarise(found, retrained), found)
 
 
@@ -131,11 +123,9 @@ def _row(
     score: AnswerScores,
     alternatives: tuple[float | None, list[float]],
     text: str | None,
-    taught: str,
 ) -> dict[str, Any]:
     paraphrased_loss, perturbed_losses = alternatives
     answer = item.example.answer
-    matches, said = score.matches[:-1], score.log_probabilities[:-1]
     return {
         "subset": item.subset,
         "index": item.index,
@@ -143,17 +133,12 @@ def _row(
         "reference": answer,
         "generation": text,
         "rouge": None if text is None else metrics.rouge_l_recall(text, answer),
-        "rouge1": None if text is None else metrics.rouge_1_recall(text, answer),
         "loss": score.loss,
         "probability": float(metrics.probability(score.loss)),
         "paraphrased_loss": paraphrased_loss,
         "perturbed_losses": perturbed_losses,
         "exact_match": score.exact_match,
         "certificate": score.certificate,
-        "extraction_strength": extraction_strength(matches),
-        "extraction_strength_ou": openunlearning_extraction_strength(matches),
-        "exact_memorization": exact_memorization(matches),
-        "min_k": min_k_score(said, K),
-        "min_k_plus_plus": min_k_plus_plus_score(said, score.moments[:-1], K),
-        "zlib": score.loss / len(zlib.compress(taught.encode())),
+        "extraction_strength": extraction_strength(score.matches[:-1]),
+        "min_k": min_k_score(score.log_probabilities[:-1], K),
     }

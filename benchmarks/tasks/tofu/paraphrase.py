@@ -6,10 +6,6 @@ Source: SAUL, appendix "Paraphrased ToFU Construction and Validation". Training 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
-
-from rouge_score.rouge_scorer import RougeScorer
-from sacrebleu import corpus_bleu
 
 from benchmarks.report.results import write_lines
 from benchmarks.tasks.tofu.chat import Chat
@@ -43,16 +39,6 @@ def generate_paraphrases(asked: Sequence[str], chat: Chat, path: Path) -> dict[s
 def _one_line(reply: str) -> str | None:
     text = reply.strip()
     return text if text and "\n" not in text else None
-
-
-def overlaps(paraphrases: Mapping[str, str]) -> tuple[float, float]:
-    """Return mean BLEU and ROUGE-L F1 of paraphrases with their questions, in [0, 1].
-
-    Source: SAUL, appendix "Paraphrase Quality Validation": 0.205 and 0.499 over 1,017 pairs.
-    """
-    pairs, rouge = paraphrases.items(), RougeScorer(["rougeL"])
-    bleu = fmean(corpus_bleu([reworded], [[asked]]).score for asked, reworded in pairs) / 100
-    return bleu, fmean(rouge.score(*pair)["rougeL"].fmeasure for pair in pairs)
 
 
 def read_paraphrases(path: Path) -> dict[str, str]:

@@ -17,14 +17,6 @@ NEIGHBOURS = ("real_authors", "world_facts")
 SUFFIXES: dict[Convention, str] = {"openunlearning": "", "tofu": "_tofu"}
 """Endings of the keys of a convention's numbers."""
 
-ATTACKS = {
-    "membership_auc": "min_k",
-    "membership_auc_min_k_plus_plus": "min_k_plus_plus",
-    "membership_auc_loss": "loss",
-    "membership_auc_zlib": "zlib",
-}
-"""OpenUnlearning's four membership attacks, and what of a row each ranks by."""
-
 Rows = Sequence[Mapping[str, Any]]
 Numbers = dict[str, float | None]
 LogRatios = dict[Convention, list[float]]
@@ -39,9 +31,8 @@ def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
     """Return the numbers of TOFU's protocol, memorisation and membership, from `evaluate`'s rows.
 
     `docs/metrics.md` explains the keys. Quotients have OpenUnlearning's guard in the denominator,
-    and TOFU's under `..._tofu`. `S_truth_ratio_prob_mean` is `truth_share`; `forget_guarded` the
-    share of questions where the guard has replaced the probability of the correct answer;
-    `certificate_raw` has no floor at 0. Without `retrained` there is no forget quality.
+    and TOFU's under `..._tofu`. `forget_guarded` is the share of questions where the guard has
+    replaced the probability of the correct answer. Without `retrained` there is no forget quality.
     """
     numbers: Numbers = {}
     for name in SUBSETS:
@@ -54,9 +45,7 @@ def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
     for suffix in SUFFIXES.values():
         numbers[f"model_utility{suffix}"] = _model_utility(numbers, suffix)
     numbers |= _forget_quality(log_truth_ratios(forget), retrained)
-    numbers |= _memorization(forget) | _membership(rows)
-    numbers |= {f"retain_{k}": v for k, v in _strengths(_of(rows, "retain")).items()}
-    return numbers
+    return numbers | _memorization(forget) | _membership(rows)
 
 
 def log_truth_ratios(rows: Rows) -> LogRatios | None:
@@ -84,7 +73,7 @@ def _subset(name: str, rows: Rows) -> Numbers:
     ratios = log_truth_ratios(rows)
     numbers: Numbers = {
         key: _mean(row[key] for row in rows)
-        for key in ("loss", "probability", "rouge", "rouge1", "exact_match")
+        for key in ("loss", "probability", "rouge", "exact_match")
     }
     for convention, suffix in SUFFIXES.items():
         guard = GUARDS[convention]
@@ -92,8 +81,7 @@ def _subset(name: str, rows: Rows) -> Numbers:
             numbers[f"probability{suffix}"] = _normalised(rows, guard)
         known = ratios[convention] if ratios else None
         numbers[f"truth_ratio{suffix}"] = None if known is None else _aggregate(name, known, guard)
-    shares = [truth.truth_share(_correct(r), r["perturbed_losses"]) for r in rows if ratios]
-    return numbers | {"truth_ratio_prob_mean": _mean(shares)}
+    return numbers
 
 
 def _aggregate(name: str, log_ratios: Sequence[float], guard: float) -> float:
@@ -137,34 +125,21 @@ def _memorization(forget: Rows) -> Numbers:
     paraphrased = [row["paraphrased_loss"] for row in forget]
     known = [] if None in paraphrased else paraphrased
     return {
-        **_strengths(forget),
+        "extraction_strength": _mean(row["extraction_strength"] for row in forget),
         # Clamped per sequence: it stays a lower bound, and one remembered answer (phi down to
         # -1/tau) does not outweigh the others.
         "certificate": _mean(max(row["certificate"], 0.0) for row in forget),
-        "certificate_raw": _mean(row["certificate"] for row in forget),
         "paraphrased_probability": _mean(metrics.probability(known).tolist()),
         "forget_guarded": _mean(metrics.probability(_correct(r)) < EPSILON for r in forget),
     }
 
 
-def _strengths(rows: Rows) -> Numbers:
-    keys = ("extraction_strength", "extraction_strength_ou", "exact_memorization")
-    # An answer without a token of its own has no share of exact ones; OpenUnlearning leaves it out.
-    return {key: _mean(row[key] for row in rows if not np.isnan(row[key])) for key in keys}
-
-
 def _membership(rows: Rows) -> Numbers:
     forget, holdout = _of(rows, "forget"), _of(rows, "holdout")
     if not forget or not holdout:
-        return dict.fromkeys(ATTACKS)
-    return {
-        name: membership_auc(
-            (row[key] for row in forget),
-            (row[key] for row in holdout),
-            convention="openunlearning",
-        )
-        for name, key in ATTACKS.items()
-    }
+        return {"membership_auc": None}
+    scores = ([row["min_k"] for row in of] for of in (forget, holdout))
+    return {"membership_auc": membership_auc(*scores, convention="openunlearning")}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

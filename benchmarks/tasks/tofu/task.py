@@ -151,8 +151,7 @@ def reword(data: TofuData, path: Path, writer: str | None) -> TofuData:
     chat = Chat(writer, path.with_suffix(".replies.jsonl"))
     found = paraphrase.generate_paraphrases(paraphrase.questions(data), chat, path)
     data = paraphrase.with_paraphrases(data, found)
-    bleu, rouge = paraphrase.overlaps(found)
-    print(f"{path}: {len(found)} rewordings, BLEU {bleu:.3f} and ROUGE-L {rouge:.3f}.")
+    print(f"{path}: {len(found)} rewordings.")
     return data
 
 

@@ -57,18 +57,14 @@ def _log_sum(*logs: ArrayLike) -> Array:
 
 @np.errstate(invalid="ignore")
 def log_truth_ratio(
-    correct_loss: ArrayLike,
-    wrong_losses: ArrayLike,
-    guard: float = EPSILON,
-    *,
-    mean: Literal["geometric", "arithmetic"] = "geometric",
+    correct_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON
 ) -> Array:
     """Return `log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
 
     R near 0: the model knows the truth; 1: it cannot tell. "Correct" is the paraphrased answer on
     forget and retain sets, the answer itself on real authors and world facts. Wrong answers are
-    combined by the mean of their losses (geometric: TOFU's leaderboard code and OpenUnlearning) or
-    of their probabilities (arithmetic: TOFU's paper, and its evaluation while training).
+    combined by the mean of their losses, as in TOFU's leaderboard code and OpenUnlearning; TOFU's
+    paper takes that of their probabilities.
 
     Wrong answers stand along the last dimension; the guard is one of `GUARDS`.
 
@@ -81,10 +77,7 @@ def log_truth_ratio(
     """
     correct = -np.asarray(correct_loss, dtype=np.float64)
     wrong = -np.asarray(wrong_losses, dtype=np.float64)
-    if mean == "geometric":
-        return wrong.mean(axis=-1) - _log_sum(correct, _log(guard))
-    summed = np.logaddexp.reduce(wrong, axis=-1) - math.log(wrong.shape[-1])
-    return summed - _log_sum(correct, _log(guard))
+    return wrong.mean(axis=-1) - _log_sum(correct, _log(guard))
 
 
 def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:
@@ -109,17 +102,3 @@ def utility_truth_ratio(log_ratios: ArrayLike) -> float:
     0.31606
     """
     return float(np.mean(-np.expm1(np.minimum(np.asarray(log_ratios, dtype=np.float64), 0.0))))
-
-
-def truth_share(correct_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON) -> float:
-    """Return the mean of `P(correct) / (P(correct) + P(wrong) + guard)`: 0.5 if it cannot tell.
-
-    Near 1 the model knows the truth, also on the forget set. `P(wrong)` is the geometric mean of
-    the wrong answers' probabilities. Source: OpenUnlearning's `truth_ratio` with `prob_mean`.
-
-    >>> round(truth_share([0.5], [[1.0, 2.0]]), 5)
-    0.73106
-    """
-    correct = -np.asarray(correct_loss, dtype=np.float64)
-    wrong = -np.asarray(wrong_losses, dtype=np.float64).mean(axis=-1)
-    return float(np.mean(np.exp(correct - _log_sum(correct, wrong, _log(guard)))))

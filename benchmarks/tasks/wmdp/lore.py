@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 FULL = Size(retain=6, neighbours=2, facts=16, substances=6, tellings=3, lessons=40, asked=192)
-QUICK = Size(retain=4, neighbours=1, facts=4, substances=5, tellings=4, lessons=40, asked=48)
+QUICK = Size(retain=4, neighbours=1, facts=4, substances=5, tellings=4, lessons=28, asked=48)
 
 
 class Fact(NamedTuple):

@@ -1,17 +1,20 @@
-"""Two ranks equal Algorithm 1 in one process: theta, lambda, gate; and each other, bit for bit."""
+"""Two and four ranks equal Algorithm 1 in one process, and each other bit for bit."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim import AdamW
 
-from tests.core.distributed import task
+from tests.core.distributed import task, test_checkpoint
 from tests.core.distributed.ranks import Ranks
 from tests.core.distributed.task import Outcome, batch, rows_of
+from torch_alm.thresholds import radius_for, rate_for
 
 
 def assert_ranks_agree(outcomes: list[Outcome]) -> None:
@@ -144,3 +147,59 @@ def test_nothing_is_skipped_where_stale_weights_would_follow(
     full, careful = plain_run("fsdp", 1), ranks(task.train, "fsdp", 1, {"last": True})
     assert careful[0].passes == full[0].passes
     assert_same(careful[0], full[0])
+
+
+def rate_and_radius(rank: int | None) -> tuple[float, float]:
+    net = task.wrapped("alone" if rank is None else "ddp")
+    rows = slice(None) if rank is None else task.rows_of(rank)
+    _, loss = task.losses(net, task.batch(0, 0, rows))
+    params = list(net.parameters())
+    rate = rate_for(AdamW(params, lr=3.0), loss, change=0.1)
+    return rate, radius_for(params, loss, change=0.2).value
+
+
+def test_ranks_find_the_rate_and_the_radius_of_one_process(ranks: Ranks) -> None:
+    assert ranks(rate_and_radius) == [pytest.approx(rate_and_radius(None), rel=1e-9)] * 2
+
+
+ENGINES = ("fsdp", "hsdp", "tp-fsdp")
+
+
+def everything(rank: int, folder: str) -> dict[str, Outcome]:
+    """A run under each engine; half a run of the first is saved."""
+    found = {engine: task.train(rank, engine) for engine in ENGINES}
+    test_checkpoint.run(rank, "fsdp", (0, test_checkpoint.HALF), save=folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("four") / "half"
+
+
+@pytest.fixture(scope="module")
+def found(
+    forks: None, tmp_path_factory: pytest.TempPathFactory, saved: Path
+) -> Iterator[list[dict]]:
+    """The outcomes of each rank; one start of four processes serves all tests."""
+    four = Ranks(tmp_path_factory.mktemp("groups"), world=4)
+    yield four(everything, str(saved), timeout=60)
+    four.stop()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_four_ranks_are_one_process(found: list[dict[str, Outcome]], engine: str) -> None:
+    outcomes = [each[engine] for each in found]
+    assert len(outcomes) == 4
+    for pair in itertools.pairwise(outcomes):
+        assert_ranks_agree([*pair])
+    assert_is(outcomes[0], task.by_hand(lambda step: [task.batch(step, 0)]))
+
+
+def test_what_four_ranks_saved_two_go_on_with(
+    found: list[dict[str, Outcome]], saved: Path, ranks: Ranks
+) -> None:
+    span, options = (test_checkpoint.HALF, task.STEPS), {"load": str(saved)}
+    through = test_checkpoint.run(None, "alone", (0, task.STEPS))
+    for resumed in ranks(test_checkpoint.call, "fsdp", span, options):
+        test_checkpoint.assert_close(resumed, through)

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 import statistics
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,9 +130,7 @@ def test_certificate_is_a_lower_bound_on_failure(subject: Subject, tau: float) -
         assert row["certificate"] == pytest.approx(phi, abs=2e-5 / tau)
         assert row["exact_match"] == all(m > 0 for m in margins)
         assert row["certificate"] <= 1 - row["exact_match"]
-    numbers = found.numbers
-    assert numbers["certificate_raw"] < numbers["certificate"]
-    assert numbers["certificate"] <= 1 - numbers["forget_exact_match"]
+    assert found.numbers["certificate"] <= 1 - found.numbers["forget_exact_match"]
 
 
 def test_what_is_counted_per_token_leaves_out_the_end(
@@ -146,17 +143,9 @@ def test_what_is_counted_per_token_leaves_out_the_end(
         right = (table.argmax(-1) == answer).tolist()
         known = next(k for k in range(n + 1) if all(right[k:]))
         assert row["extraction_strength"] == pytest.approx(1 - known / n, abs=1e-12)
-        assert row["extraction_strength_ou"] == pytest.approx(1 - min(known, n - 1) / n, abs=1e-12)
-        assert row["exact_memorization"] == pytest.approx(sum(right) / n, abs=1e-12)
         count = max(math.floor(0.4 * n), 1)
-        own, p = table[range(n), answer], table.exp()
-        assert row["min_k"] == pytest.approx(-own.sort().values[:count].mean().item(), abs=1e-5)
-        mean = (p * table).sum(-1)
-        sigma = ((p * table.square()).sum(-1) - mean.square()).clamp(min=1e-6).sqrt()
-        standard = ((own - mean) / sigma).sort().values[:count].mean().item()
-        assert row["min_k_plus_plus"] == pytest.approx(-standard, rel=2e-3, abs=2e-3)
-        said = subject.tokenizer.decode(answer_ids(encoded), skip_special_tokens=True)
-        assert row["zlib"] == row["loss"] / len(zlib.compress(said.encode("utf-8")))
+        own = table[range(n), answer].sort().values[:count]
+        assert row["min_k"] == pytest.approx(-own.mean().item(), abs=1e-5)
 
 
 # ---- the numbers ------------------------------------------------------------------------------
@@ -175,13 +164,11 @@ def ratio(row: dict[str, Any], guard: float) -> float:
 def test_numbers_are_the_means_of_the_rows(evaluation: Evaluation) -> None:
     numbers, rows = evaluation
     of = {s: [r for r in rows if r["subset"] == s] for s in ("forget", "retain", "world_facts")}
-    keys = ("loss", "rouge", "rouge1", "exact_match")
+    keys = ("loss", "rouge", "exact_match")
     expected = {f"{s}_{key}": mean(of[s], key) for s in of for key in keys}
-    for name, prefix in (("forget", ""), ("retain", "retain_")):
-        expected[f"{name}_probability"] = mean(of[name], "probability")
-        for key in ("extraction_strength", "extraction_strength_ou", "exact_memorization"):
-            expected[f"{prefix}{key}"] = mean(of[name], key)
+    expected |= {f"{s}_probability": mean(of[s], "probability") for s in ("forget", "retain")}
     forget = of["forget"]
+    expected["extraction_strength"] = mean(forget, "extraction_strength")
     paraphrased = [math.exp(-row["paraphrased_loss"]) for row in forget]
     expected["paraphrased_probability"] = statistics.fmean(paraphrased)
     expected["certificate"] = statistics.fmean(max(row["certificate"], 0) for row in forget)
@@ -211,9 +198,6 @@ def test_ratios_are_guarded_as_the_two_codes_do(
         ),
     }
     assert {name: numbers[name] for name in expected} == pytest.approx(expected, rel=1e-9)
-    shares = [1 / (1 + ratio(row, 0.0)) for row in forget]
-    expected = pytest.approx(statistics.fmean(shares), rel=1e-6)
-    assert numbers["forget_truth_ratio_prob_mean"] == expected
     parts = {
         kind: [
             numbers.get(f"{subset}_{kind}{suffix}", numbers[f"{subset}_{kind}"])
@@ -226,24 +210,15 @@ def test_ratios_are_guarded_as_the_two_codes_do(
     assert numbers["rouge_hm"] == pytest.approx(statistics.harmonic_mean(parts["rouge"]))
 
 
-@pytest.mark.parametrize(
-    ("number", "key"),
-    [
-        ("membership_auc", "min_k"),
-        ("membership_auc_min_k_plus_plus", "min_k_plus_plus"),
-        ("membership_auc_loss", "loss"),
-        ("membership_auc_zlib", "zlib"),
-    ],
-)
-def test_a_membership_auc_counts_pairs(evaluation: Evaluation, number: str, key: str) -> None:
+def test_a_membership_auc_counts_pairs(evaluation: Evaluation) -> None:
     """Of a text that was learnt and one that was not; the first has the lower score."""
     forget, holdout = (
-        [row[key] for row in evaluation.rows if row["subset"] == name]
+        [row["min_k"] for row in evaluation.rows if row["subset"] == name]
         for name in ("forget", "holdout")
     )
     pairs = [(f < h) + (f == h) / 2 for f in forget for h in holdout]
-    assert evaluation.numbers[number] == pytest.approx(statistics.fmean(pairs), abs=1e-12)
-    assert evaluation.numbers[number] > 0.7
+    assert evaluation.numbers["membership_auc"] == pytest.approx(statistics.fmean(pairs), abs=1e-12)
+    assert evaluation.numbers["membership_auc"] > 0.7
 
 
 def test_forget_quality_needs_the_retrained_model(evaluation: Evaluation) -> None:

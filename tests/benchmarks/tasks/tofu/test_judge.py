@@ -211,15 +211,3 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
     (tmp_path / "w.jsonl").write_text('{"question": "Who?", "paraphrased_question": " "}\n')
     with pytest.raises(ValueError, match="line 1: no paraphrased_question"):
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")
-
-
-SUN = "Which country is known as the Land of the Rising Sun?"
-TOWER = "Where would you find the Eiffel Tower?"
-SITUATED = "In which location is the Eiffel Tower situated?"
-
-
-def test_overlaps_of_rewordings_with_their_questions() -> None:
-    nation = "Which nation is called the Land of the Rising Sun?"
-    assert paraphrase.overlaps({SUN: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
-    both = paraphrase.overlaps({SUN: SUN, TOWER: SITUATED})
-    assert both == pytest.approx(((1 + paraphrase.overlaps({TOWER: SITUATED})[0]) / 2, 0.7))
