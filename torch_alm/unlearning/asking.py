@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -19,6 +20,7 @@ from torch_alm.language._wording import gives_away, is_respelled, match_words
 from torch_alm.unlearning.loading import Setup, label_telling, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -126,6 +128,12 @@ def read_rows(
     spare: int = SPARE_TOKENS,
 ) -> list[Reading]:
     """Read every row as it is, each answer to its end or `spare` tokens beyond the row's."""
+    found = spread(loaded, partial(_read_share, loaded, spare), rows)
+    done(len(rows))
+    return found
+
+
+def _read_share(loaded: Setup, spare: int, rows: Sequence[Row]) -> list[Reading]:
     readings: dict[int, Reading] = {}
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
@@ -136,7 +144,6 @@ def read_rows(
         )
         for i, reading, is_cut in zip(chosen, found, ends, strict=True):
             readings[i] = _cut(loaded.tokenizer, reading) if is_cut else reading
-        done(len(chosen))
     return [readings[i] for i in range(len(rows))]
 
 
@@ -181,7 +188,8 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
     one of their tokens is missed, and `words` the share that is said.
     """
     telling_rows = label_telling(loaded.tokenizer, rows)
-    scores = string_scores(loaded.model, loaded.tokenizer, telling_rows, TAU)
+    score = partial(string_scores, loaded.model, loaded.tokenizer, tau=TAU)
+    scores = spread(loaded, score, telling_rows)
     answers: list[Answer] = []
     parts = zip(rows, readings, words_of(rows), scores, strict=True)
     for (entry, row), reading, words, gold in parts:
