@@ -35,12 +35,7 @@ def tokenizer() -> Any:
     return word_tokenizer(VOCABULARY, eos_token="<eos>", unk_token="?")
 
 
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 4,
-    "eos_token_id": 0,
-}
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "eos_token_id": 0}
 
 
 def model() -> LlamaForCausalLM:

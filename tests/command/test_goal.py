@@ -50,12 +50,35 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
     return judge(goal, BEFORE, after, given, known_before=known)
 
 
+def alone(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A batch of rows that have one spelling."""
+    return {"labels": labels, "share": torch.ones(len(labels)), "count": (labels != -100).sum(1)}
+
+
+def test_an_answer_is_pushed_in_all_spellings_by_the_gradient_of_their_sum() -> None:
+    """One token or two, of the same text: to first order in probabilities that are small."""
+    logits = torch.zeros(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        logits[0, 0, 1], logits[1, 0, 2], logits[1, 1, 3] = -21.0, -9.0, -11.0
+    labels = torch.tensor([[-100, 1, -100], [-100, 2, 3]])
+    said = logits.log_softmax(-1)
+    string = -torch.stack([said[0, 0, 1], said[1, 0, 2] + said[1, 1, 3]]).logsumexp(0)
+    (by_hand,) = torch.autograd.grad(string, logits, retain_graph=True)
+    p = torch.stack([said[0, 0, 1], said[1, 0, 2] + said[1, 1, 3]]).softmax(0).detach()
+    batch = {"labels": labels, "share": p, "count": torch.tensor([1, 1])}
+    odds, values = measure_rows(logits, batch, 99.0)
+    (found,) = torch.autograd.grad(-(p * odds).sum(), logits)
+    assert values.tolist() == pytest.approx([string.item()] * 2, abs=1e-12)
+    torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=0)
+    assert not measure_rows(logits, batch, 5.0)[0].any(), "both are gone"
+
+
 def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> None:
     labels, flat = torch.tensor([[-100, 1, 2]]), torch.zeros(1, 3, 900)
     for ahead, value in (([1, 2], 0.0), ([1, 3], 4.4)):
         logits = flat.clone()
         logits[0, [0, 1], ahead] = 0.1
-        lowered, found = measure_rows(logits, labels, 4.4)
+        lowered, found = measure_rows(logits, alone(labels), 4.4)
         assert float(found) == pytest.approx(value) and bool(lowered) == (value == 0)
 
 
@@ -162,10 +185,10 @@ def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    loss, value = measure_rows(logits, labels, 4.0)
-    loss.backward()
+    loss, value = measure_rows(logits, alone(labels), 4.0)
+    loss.sum().backward()
     assert logits.grad is not None
-    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert float(value.mean()) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
 
 
@@ -174,8 +197,8 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     with torch.no_grad():
         logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
     labels = torch.tensor([[-100, 1], [-100, 1]])
-    loss, _ = measure_rows(logits, labels, 4.0)
-    loss.backward()
+    loss, _ = measure_rows(logits, alone(labels), 4.0)
+    loss.mean().backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from torch_alm.language import Row, answer_ids, in_own_words, string_nll
 from torch_alm.language._encoding import prompt_ids
@@ -43,7 +44,7 @@ class ForgetRows:
         own, places = loaded.telling_rows("forget"), _short_places(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places), *bare]
-        self.pushed, self.stays = [*self.rows], [0] * len(own)
+        self.pushed, self.stays = list[Any](self.rows), [0] * len(own)
         self.reword(answers)
         self.stays = [0] * len(own)
 
@@ -62,11 +63,14 @@ class ForgetRows:
     def spell(self, places: Sequence[int], scores: Sequence[StringScores], aim: float) -> None:
         """Push the rows at these places that are below the aim, or said, in their likeliest tokens.
 
-        A row that is gone in the tokens of the tokenizer would be pushed no further.
+        They have the spellings that carry 99 % of their probability, at most four of them. A row
+        that is gone in the tokens of the tokenizer would be pushed no further.
         """
         for place, score in zip(places, scores, strict=True):
             if score.loss < aim or score.exact_match:
-                self.pushed[place] = score.row
+                count = len(score.usual.log_probabilities)
+                rows = [{**row, "share": share, "count": count} for share, row in score.spellings]
+                self.pushed[place] = {**score.row, "spellings": rows}
 
     @property
     def said_often(self) -> str:
