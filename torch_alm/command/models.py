@@ -176,7 +176,7 @@ def _load_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> Langua
             f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
             "Did you mean to leave out --lora? The whole model is saved then."
         )
-    model, result = attempt(partial(_with_stored, base, name, not merge), name, "set of adapters")
+    model, result = attempt(partial(_load_adapters, base, name, not merge), name, "set of adapters")
     missing = [k for k in result.missing_keys if ".default" in k and not k.endswith(DERIVED)]
     found = {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
     check_loaded(f"the model {name}", {**found, "mismatched_keys": ()})
@@ -205,7 +205,7 @@ def _merge(model: LanguageModel, name: str, kind: str) -> LanguageModel:
     return merged
 
 
-def _with_stored(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
+def _load_adapters(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of missing weights, which are refused
         model = peft.PeftModel.from_pretrained(base, name, is_trainable=trains)

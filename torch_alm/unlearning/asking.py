@@ -148,7 +148,7 @@ def _read_share(loaded: Setup, spare: int, rows: Sequence[Row]) -> list[Reading]
 
 
 def _cut(tokenizer: Tokenizer, reading: Reading) -> Reading:
-    """The reading up to the next question."""
+    """Cut a reading at the next question."""
     text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
     return replace(reading, text=text, tokens=until(tokenizer, reading.tokens, text) or ())
 

@@ -37,13 +37,13 @@ RAISED = 1.1  # times the level, the aim of training, so that rows end above the
 MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
-TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
+TRIES = 3  # askings without a cheaper state, after which the cheapest is taken
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
 @dataclass
 class Pace:
-    """The rule of a run: measured numbers in, a rate and a decision out.
+    """The rule that turns measured numbers into the rate, the aim and the end of a run.
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
     is to be asked. Each asking waits for twice as many looks in a row as the one before, and the
@@ -189,7 +189,7 @@ class RowSample:
         return _spread(self.wordings.rows)
 
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
-        """The scores of rows; their loss beyond the aim need not be exact."""
+        """Score rows; a loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
         score = partial(string_scores, model, tokenizer, enough=aim)
         return spread(self.loaded, score, rows) if rows else []

@@ -197,7 +197,7 @@ def make_trainable(loaded: Setup) -> Setup:
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    with nullcontext() if original is None else original.lent():
+    with nullcontext() if original is None else original.lend():
         bare = bare_rows(loaded, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
@@ -215,7 +215,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
-        return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
+        return verdict, _measure_cost(before, found), wordings.reword(found.answers["forget"])
 
     look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
@@ -223,7 +223,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
     return checks
 
 
-def _cost(before: Measurement, after: Measurement) -> list[float]:
+def _measure_cost(before: Measurement, after: Measurement) -> list[float]:
     """Count the probe answers that are lost, then the retain answers; and the retain loss."""
     both = [(m.answers.get("probe", ()), m.answers["retain"]) for m in (before, after)]
     lost = [float(len(lost_of(*each)[0])) for each in zip(*both, strict=True)]
