@@ -2,9 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
-
-from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
