@@ -91,7 +91,7 @@ def test_the_forget_side_stands_still_where_a_pass_meets_no_row_below_the_aim(
             seen.append(nn.utils.parameters_to_vector(own.parameters()).detach().clone())
             per_pass[:] = [-(-len(more["train_dataloader"].dataset.forget) // size)]
             for group in dual.retain.param_groups if state.global_step >= 4 else ():
-                dual.constraint.measure.aim = group["lr"] = 0.0
+                dual.constraint.alpha = group["lr"] = 0.0
 
     given = {**SHORT, "steps": 9, "batch_size": size}
     unlearn(own, tokenizer, FORGET, RETAIN, **given, callbacks=[Reached()])

@@ -11,8 +11,7 @@ import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 from torch_alm.language import Format, Record, read_records, record_of
 from torch_alm.language._records import read_text
 from torch_alm.unlearning.errors import Refusal, first_line
-from torch_alm.unlearning.loading import check_sets, set_aside
-from torch_alm.unlearning.rows import Entry, entry_of
+from torch_alm.unlearning.rows import Entry, check_sets, entry_of, set_aside
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet")
 BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)

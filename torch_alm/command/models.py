@@ -19,10 +19,9 @@ from transformers.utils import find_adapter_config_file
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, attempt, first_line
 from torch_alm.unlearning.folders import MODEL
-from torch_alm.unlearning.loading import Setup, with_rows
+from torch_alm.unlearning.loading import Setup, make_setup, with_rows
 from torch_alm.unlearning.model import (
     Place,
-    check_answers,
     check_whole,
     find_place,
     list_names,
@@ -240,16 +239,11 @@ def load_for(
     lora: bool = False,
     day: datetime | None = None,
 ) -> Setup:
-    """Load a model and encode the rows for it; with `lora` its own adapters stay apart.
-
-    A chat template that writes a date writes that of `day`, or of now.
-    """
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
     where = find_place(given.device, given.precision)
     # bfloat16 swallows small steps and perturbations; below adapters nothing is trained
     is_narrow = lora and where.autocast and where.device == "cuda"
     dtype = torch.bfloat16 if is_narrow else torch.float32
     model, tokenizer = load_model(name, device=where.device, dtype=dtype, merge=not lora)
-    loaded = Setup(model, tokenizer, where, options_of(given), {}, day or datetime.now())
-    loaded = with_rows(loaded, found)
-    check_answers(f"the model {name}", model, loaded.rows("forget")[0])
-    return loaded
+    options = options_of(given)
+    return make_setup(model, tokenizer, where, options, found, f"the model {name}", day)

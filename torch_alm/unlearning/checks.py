@@ -320,12 +320,10 @@ class Checks(TrainerCallback):
         self.say(f"step {step}{ahead}: {line}; rate {pace.rate:.3g}; {told}")
 
     def _set(self, more: dict[str, Any]) -> None:
-        """Set the rate of optimizer and schedule, and the aim of constraint and objective."""
-        constraint: Any = self.trainer.constraint
+        """Set the rate of optimizer and schedule, and the alpha of the constraint: the aim."""
         goal, is_above = self.look.goal, self.look.mean >= self.pace.aim
         aim = self.pace.aim * (goal.floor / goal.alpha if is_above else 1)  # of the last rows alone
-        constraint.measure.aim = constraint.alpha = aim
-        constraint.measure.is_resting = self.pace.is_resting
+        self.trainer.constraint.alpha, self.trainer.is_resting = aim, self.pace.is_resting
         schedule, optimizer = more["lr_scheduler"], more["optimizer"]
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:

@@ -21,18 +21,12 @@ from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._telling import label_words, telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.measurement import Measurement
-from torch_alm.unlearning.model import Place, positions_of
+from torch_alm.unlearning.model import Place, check_answers, positions_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import Encoded, Entry, check_apart
+from torch_alm.unlearning.rows import Encoded, Entry
 
 DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # in a chat template
 UNCUT = 2**31  # for `encode`: a row of any length
-ENOUGH = 8  # retain rows, of which some may be set aside
-SHARED = {  # sets that must not contain a forget row, and why
-    "retain": "it would be forgotten and kept at once",
-    "probe": "it would be forgotten and shall stay",
-    "holdout": "what was trained on says nothing of what was not",
-}
 
 
 @dataclass(frozen=True)
@@ -60,22 +54,23 @@ class Setup:
         return label_telling(self.tokenizer, self.sets.get(name, ()))
 
 
-def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
-    """Raise `Refusal` for a row that is in two sets."""
-    for name, why in SHARED.items():
-        check_apart(found["forget"], found.get(name, ()), why)
-        if name != "retain":
-            check_apart(found["retain"], found.get(name, ()), SHARED["holdout"])
+def make_setup(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    place: Place,
+    given: Options,
+    found: Mapping[str, Sequence[Entry]],
+    name: str = "the model",
+    day: datetime | None = None,
+) -> Setup:
+    """Return the model with encoded rows; raise `Refusal` if it cannot be asked.
 
-
-def set_aside(found: dict[str, list[Entry]]) -> None:
-    """Make a fifth of the retain rows the probe, where there are enough."""
-    rows = found["retain"]
-    if len(rows) >= ENOUGH:
-        count = max(ENOUGH // 2, len(rows) // 5)
-        chosen = {i * len(rows) // count for i in range(count)}
-        found["probe"] = [row for i, row in enumerate(rows) if i in chosen]
-        found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
+    A chat template that writes a date writes that of `day`, or of now.
+    """
+    empty = Setup(model, tokenizer, place, given, {}, day or datetime.now())
+    loaded = with_rows(empty, found)
+    check_answers(name, model, loaded.rows("forget")[0])
+    return loaded
 
 
 def with_rows(loaded: Setup, found: Mapping[str, Sequence[Entry]]) -> Setup:

@@ -1,19 +1,25 @@
 """Rows of the user: their forms, and checks that forget and other rows are apart."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from torch_alm.language import Record, Row
+from torch_alm.language import Record, Row, record_of
 from torch_alm.language._formats import Message
 from torch_alm.language._telling import find_telling
 from torch_alm.language._wording import contains, is_distinct, normalise
 from torch_alm.unlearning.errors import Refusal
 
 FACTS = Path(__file__).with_name("facts.csv")
+ENOUGH = 8  # retain rows, of which some may be set aside
+SHARED = {  # sets that must not contain a forget row, and why
+    "retain": "it would be forgotten and kept at once",
+    "probe": "it would be forgotten and shall stay",
+    "holdout": "what was trained on says nothing of what was not",
+}
 KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
 
 
@@ -53,6 +59,7 @@ class Entry:
         return replace(self, prompt=question, messages=(*before, turn, answer))
 
 
+Rows: TypeAlias = Iterable[Mapping[str, Any]]
 Encoded: TypeAlias = Sequence[tuple[Entry, Row]]  # entries with the tokens of each of their rows
 
 
@@ -107,6 +114,51 @@ def facts() -> list[Entry]:
     return [
         Entry(f"{FACTS}, row {i}", row["question"], row["answer"]) for i, row in enumerate(rows, 1)
     ]
+
+
+def entries_of(rows: Rows | None, role: str) -> list[Entry]:
+    """Return rows as entries, named by role and place; empty columns of `datasets` are left out."""
+    found: list[Entry] = []
+    if isinstance(rows, str | Path | Mapping):
+        raise Refusal(
+            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `[json.loads("
+            "line) for line in open(path)]`, or the command, which reads files?"
+        )
+    try:
+        for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
+            record = record_of(f"{role} row {i}", {**row} if isinstance(row, Mapping) else row)
+            kept = {k: v for k, v in record.fields.items() if v is not None}
+            found.append(entry_of(record._replace(fields=kept), "to rename its columns"))
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    if rows is not None and not found:
+        raise Refusal(f"{role} has no rows, so nothing could be measured. Is it the right list?")
+    return found
+
+
+def sets_of(**rows: Rows | None) -> dict[str, list[Entry]]:
+    """Return all sets as entries; raise `Refusal` for a row in two of them."""
+    found = {name: entries_of(each, name) for name, each in rows.items()}
+    check_sets(found)
+    return found
+
+
+def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
+    """Raise `Refusal` for a row that is in two sets."""
+    for name, why in SHARED.items():
+        check_apart(found["forget"], found.get(name, ()), why)
+        if name != "retain":
+            check_apart(found["retain"], found.get(name, ()), SHARED["holdout"])
+
+
+def set_aside(found: dict[str, list[Entry]]) -> None:
+    """Make a fifth of the retain rows the probe, where there are enough."""
+    rows = found["retain"]
+    if len(rows) >= ENOUGH:
+        count = max(ENOUGH // 2, len(rows) // 5)
+        chosen = {i * len(rows) // count for i in range(count)}
+        found["probe"] = [row for i, row in enumerate(rows) if i in chosen]
+        found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
 
 
 def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) -> None:

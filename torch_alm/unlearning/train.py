@@ -69,37 +69,12 @@ def pad_spellings(rows: Sequence[Any], pad: int) -> Batch:
     return collate(every, pad) | more
 
 
-class Objective:
-    """The measure of the constraint on forget batches, up to the aim of the checks."""
-
-    def __init__(self, aim: float) -> None:
-        self.aim = aim
-        self.is_low = False  # whether a row since the last step was below the aim
-        self.rested = 0  # steps in a row without such a row
-        self.is_resting = False  # whether nothing is to be forgotten for now
-
-    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that is constrained, and that value.
-
-        The value is that of the whole batch, the mean over rows; the loss is so in the mean over
-        ranks, each time the mean over rows below the aim.
-        """
-        own, weight = divide(batch)
-        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
-        odds, values = measure_rows(logits, {**own, "labels": labels}, self.aim)
-        share = own["share"].to(values) * bool(weight)
-        parts = share * (values < self.aim), share * values, share
-        low, value, rows = add_up(*(part.sum() for part in parts))
-        lowered = (share * odds).sum() * count_ranks() / low.clamp(min=1)
-        self.is_low = self.is_low or (bool(low > 0) and not self.is_resting)
-        return lowered * (not self.is_resting), value / rows
-
-    def odds(self, model: Any, batch: Any) -> Tensor:
-        """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
-        logits, _ = answer_logits(model, batch)
-        logits, labels = pad_logits(logits, batch["labels"])
-        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
-        return (odds * (labels[:, 1:] != -100).sum(1)).mean()
+def measure_odds(model: Any, batch: Any) -> Tensor:
+    """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
+    logits, _ = answer_logits(model, batch)
+    logits, labels = pad_logits(logits, batch["labels"])
+    odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
+    return (odds * (labels[:, 1:] != -100).sum(1)).mean()
 
 
 class KLRetainTrainer(SAULTrainer):
@@ -112,6 +87,9 @@ class KLRetainTrainer(SAULTrainer):
     lower: LayerCache
     steps_per_pass: int = 1
     divergence: Tensor | None = None
+    is_low = False  # whether a row since the last step was below the aim, the constraint's alpha
+    rested = 0  # steps in a row without such a row
+    is_resting = False  # whether nothing is to be forgotten for now
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.heard, self.stop = list[int](), list[int]()  # signals: of this rank, and of any
@@ -148,14 +126,30 @@ class KLRetainTrainer(SAULTrainer):
         """
         found = super().training_step(*args, **kwargs)
         self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
-        measure: Any = self.constraint.measure
         if self.accelerator.sync_gradients:
-            measure.rested = 0 if measure.is_low else measure.rested + 1
-            is_still = measure.is_resting or measure.rested >= self.steps_per_pass
+            self.rested = 0 if self.is_low else self.rested + 1
+            is_still = self.is_resting or self.rested >= self.steps_per_pass
             for state in self._optimizer.forget.state.values() if is_still else ():
                 state["exp_avg"].zero_()
-            measure.is_low = False
+            self.is_low = False
         return found
+
+    def forget_objective(self, model: Any, batch: Any) -> Any:
+        """Return the loss that is lowered to raise the constrained value, and that value.
+
+        The value is that of the whole batch, the mean over rows; the loss is so in the mean over
+        ranks, each time the mean over rows below the aim.
+        """
+        aim: Any = self.constraint.alpha
+        own, weight = divide(batch)
+        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
+        odds, values = measure_rows(logits, {**own, "labels": labels}, aim)
+        shares = own["share"].to(values) * bool(weight)
+        parts = shares * (values < aim), shares * values, shares
+        low, value, rows = add_up(*(part.sum() for part in parts))
+        lowered = (shares * odds).sum() * count_ranks() / low.clamp(min=1)
+        self.is_low = self.is_low or (bool(low > 0) and not self.is_resting)
+        return lowered * (not self.is_resting), value / rows
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """Return KL(original || model) over the tokens of the answers."""
@@ -211,11 +205,10 @@ def make_trainer(
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
-    measure: Any = Objective(goal.alpha)
     # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
-    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
+    constraint = ALMConstraint(None, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, measure, forget)
+    rate, rho = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
         args=_arguments(loaded, len(forget), folder, rate),
@@ -233,7 +226,7 @@ def make_trainer(
     return trainer
 
 
-def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
+def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
@@ -242,7 +235,7 @@ def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple
 
     def odds() -> Tensor:
         with loaded.place.context():
-            return measure.odds(loaded.model, batch)
+            return measure_odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
