@@ -469,7 +469,8 @@ def test_an_answer_that_goes_on_is_the_one_that_is_read_at_once(
         assert reading.loss == all_of_it.loss
         assert [*reading.tokens] == [*all_of_it.tokens][: len(reading.tokens)]
     longer = [
-        len(reading.tokens) > len(answer_ids(row)) + 1 for reading, (_, row) in zip(found, rows)
+        len(reading.tokens) > len(answer_ids(row)) + 1
+        for reading, (_, row) in zip(found, rows, strict=True)
     ]
     assert any(longer), "not all are said by chance"
 
