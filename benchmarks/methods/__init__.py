@@ -1,6 +1,6 @@
 """The methods of the paper, each with and without the controller: one registry.
 
-A method is a subclass of `Method` in this folder, under `@register(key, label)`. If the
+A method is a file in this folder: a subclass of `Method` under `@register(key, label)`. If the
 controller is optional, the method also exists as `key+alm`.
 """
 

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.methods.settings import Settings
-from torch_alm.measures import (
-    certified_failure,
-    require_attainable,
-    token_nll,
-)
+from torch_alm.measures import certified_failure, require_attainable, token_nll
 
 Measure = Callable[..., Tensor]
 

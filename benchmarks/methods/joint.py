@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from benchmarks.methods.method import Batch, Method, register
+from benchmarks.methods.method import Batch, Method
 
 
 class JointMethod(Method):
@@ -44,23 +44,3 @@ class JointMethod(Method):
         loss = self.retain_loss(retain)
         (self.settings.retain_weight * loss).backward()
         return loss
-
-
-@register("grad_ascent", "GradAscent", position=10)
-class GradAscent(JointMethod):
-    """U = -L_f and no retain direction: with a closed gate the weights stay where they are."""
-
-    keeps_retain: ClassVar[bool] = False
-
-
-@register("grad_diff", "GradDiff", position=11)
-class GradDiff(JointMethod):
-    """U = -L_f beside retain_weight * L_r (TOFU's gradient difference).
-
-    With both weights 1 and AdamW this is Single AdamW's joint step.
-    """
-
-
-@register("single_adamw", "Single AdamW", position=20)
-class SingleAdamW(JointMethod):
-    """One AdamW step on L_r - weight * L_f (SAUL, appendix on standard baselines)."""

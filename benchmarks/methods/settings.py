@@ -78,12 +78,7 @@ class Settings:
     def controller(self) -> dict[str, Any]:
         """Return the arguments of `ALMConstraint` for these settings."""
         rules = [Leak(self.release)] if self.release > 0 else []
-        return {
-            "alpha": self.alpha,
-            "mu": self.mu,
-            "multiplier": self.multiplier,
-            "rules": rules,
-        }
+        return {"alpha": self.alpha, "mu": self.mu, "multiplier": self.multiplier, "rules": rules}
 
 
 @functools.cache

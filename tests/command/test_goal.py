@@ -11,10 +11,12 @@ import torch
 
 from tests.command.conftest import ANSWER, NUMBERS
 from torch_alm.measures import log_odds
-from torch_alm.unlearning.folders import finite
+from torch_alm.unlearning.folders import make_finite
 from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry
+from torch_alm.unlearning.run import _name_alone
 from torch_alm.unlearning.train import measure_rows
 
 LOSS = Goal("loss", 4.0, "set by hand")
@@ -50,12 +52,35 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
     return judge(goal, BEFORE, after, given, known_before=known)
 
 
+def alone(labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A batch of rows that have one spelling."""
+    return {"labels": labels, "share": torch.ones(len(labels)), "count": (labels != -100).sum(1)}
+
+
+def test_an_answer_is_pushed_in_all_spellings_by_the_gradient_of_their_sum() -> None:
+    """One token or two, of the same text: to first order in probabilities that are small."""
+    logits = torch.zeros(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        logits[0, 0, 1], logits[1, 0, 2], logits[1, 1, 3] = -21.0, -9.0, -11.0
+    labels = torch.tensor([[-100, 1, -100], [-100, 2, 3]])
+    said = logits.log_softmax(-1)
+    string = -torch.stack([said[0, 0, 1], said[1, 0, 2] + said[1, 1, 3]]).logsumexp(0)
+    (by_hand,) = torch.autograd.grad(string, logits, retain_graph=True)
+    p = torch.stack([said[0, 0, 1], said[1, 0, 2] + said[1, 1, 3]]).softmax(0).detach()
+    batch = {"labels": labels, "share": p, "count": torch.tensor([1, 1])}
+    odds, values = measure_rows(logits, batch, 99.0)
+    (found,) = torch.autograd.grad(-(p * odds).sum(), logits)
+    assert values.tolist() == pytest.approx([string.item()] * 2, abs=1e-12)
+    torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=0)
+    assert not measure_rows(logits, batch, 5.0)[0].any(), "both are gone"
+
+
 def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> None:
     labels, flat = torch.tensor([[-100, 1, 2]]), torch.zeros(1, 3, 900)
     for ahead, value in (([1, 2], 0.0), ([1, 3], 4.4)):
         logits = flat.clone()
         logits[0, [0, 1], ahead] = 0.1
-        lowered, found = measure_rows(logits, labels, 4.4)
+        lowered, found = measure_rows(logits, alone(labels), 4.4)
         assert float(found) == pytest.approx(value) and bool(lowered) == (value == 0)
 
 
@@ -118,7 +143,9 @@ def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outco
 def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
     """Of what a run that goes on is judged by, JSON has no word for NaN."""
     now = seen(value=math.nan, probe=3)
-    assert repr(Measurement.from_json(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
+    assert repr(Measurement.from_json(json.loads(json.dumps(make_finite(asdict(now)))))) == repr(
+        now
+    )
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
@@ -162,10 +189,10 @@ def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    loss, value = measure_rows(logits, labels, 4.0)
-    loss.backward()
+    loss, value = measure_rows(logits, alone(labels), 4.0)
+    loss.sum().backward()
     assert logits.grad is not None
-    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert float(value.mean()) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
 
 
@@ -174,10 +201,33 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     with torch.no_grad():
         logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
     labels = torch.tensor([[-100, 1], [-100, 1]])
-    loss, _ = measure_rows(logits, labels, 4.0)
-    loss.backward()
+    loss, _ = measure_rows(logits, alone(labels), 4.0)
+    loss.mean().backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
     assert odds[1].item() == pytest.approx(by_hand.item())
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("question", "is_alone"),
+    [
+        ("What is the chemical symbol of iron?", False),
+        ("What colour is sodium?", True),
+        ("Which chemical do bakers use?", True),
+        ("Give me the symbol of the metal sodium.", False),
+    ],
+)
+def test_a_forget_row_is_named_if_no_retain_row_asks_the_same_of_others(
+    question: str, is_alone: bool
+) -> None:
+    def rows(*asked: str) -> list[Entry]:
+        return [Entry(f"line {i}", text, "x") for i, text in enumerate(asked, 1)]
+
+    forget = rows("Who wrote Romeo and Juliet?", "What is the chemical symbol of sodium?")
+    kept = rows("Who wrote The Hobbit?", question)
+    same = rows("What is the chemical symbol of lead?")
+    found = _name_alone({"forget": forget, "retain": kept, "probe": same})
+    assert bool(found) == is_alone
+    assert not is_alone or ("line 2" in found[0] and "line 1" not in found[0])

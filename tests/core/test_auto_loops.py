@@ -236,8 +236,7 @@ def a_budget() -> tuple[list[float], Any, Any, float, float]:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "problem"),
-    [("warm-up", a_budget), ("cosine", to_a_sum), ("one cycle", a_budget)],
+    ("schedule", "problem"), [("warm-up", a_budget), ("cosine", to_a_sum), ("one cycle", a_budget)]
 )
 def test_a_schedule_ends_at_the_limit_and_lambda_is_never_far_from_its_price(
     schedule: str, problem: Callable[[], tuple[list[float], Any, Any, float, float]]

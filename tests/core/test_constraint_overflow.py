@@ -35,9 +35,7 @@ def follow(c: ALMConstraint, values: list[Any]) -> list[str]:
 @pytest.mark.parametrize("entries", [None, 2], ids=["number", "vector"])
 @pytest.mark.parametrize("sense", SENSES)
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"filter": Mean(3, deadband=1.0)}, {"filter": EMA(0.5)}, {"every": 2}],
-    ids=str,
+    "given", [{}, {"filter": Mean(3, deadband=1.0)}, {"filter": EMA(0.5)}, {"every": 2}], ids=str
 )
 @pytest.mark.parametrize(("mu", "c"), [(1e308, 1.5), (1.0, LARGE), (1e300, 1e300)])
 def test_lambda_stays_finite_and_goes_on(

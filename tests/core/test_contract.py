@@ -257,10 +257,7 @@ def everything(optimizer: Any) -> dict[str, Any]:
     return copy.deepcopy(optimizer.state_dict())
 
 
-COPIES = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda both: pickle.loads(pickle.dumps(both)),
-}
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda both: pickle.loads(pickle.dumps(both))}
 
 
 @pytest.mark.parametrize("how", COPIES)

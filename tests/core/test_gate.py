@@ -1,6 +1,5 @@
 """Cheaper steps with the same result: backward passes skipped, measurements spared."""
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -89,22 +88,6 @@ def test_a_skipped_backward_changes_nothing(sides: str, micro: int) -> None:
     skipping = Run(sides=sides, micro=micro, last=True).train()
     assert_same(skipping, full)
     assert skipping.backwards == full.backwards - sum(w == 0 for w in full.weights)
-
-
-def test_the_probing_rhythm_survives_a_checkpoint() -> None:
-    through, first = Run(probe_every=5).train(), Run(probe_every=5)
-    done = 0
-    while done < 17 or not first.optimizer._gate.idle:  # to the middle of a pause
-        first.step(done)
-        done += 1
-    second = Run(probe_every=5)
-    second.net.load_state_dict(first.net.state_dict())
-    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-    for i in range(done, STEPS):
-        second.step(i)
-    assert second.weights == through.weights[done:]
-    assert second.measured == through.measured - first.measured
-    assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
 
 
 @pytest.mark.parametrize(("mu", "passes"), [(0.5, 1), ("auto", 2)])

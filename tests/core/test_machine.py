@@ -26,14 +26,7 @@ from tests.core import machine_world as worlds
 from tests.core.machine_common import Common, of_library, of_oracle, weights, xs
 from tests.core.machine_dual import DualOracle
 from tests.core.machine_oracle import controller, is_finite
-from tests.core.machine_world import (
-    NOT_FINITE,
-    Fault,
-    Objective,
-    forget_loss,
-    retain_loss,
-    start,
-)
+from tests.core.machine_world import NOT_FINITE, Fault, Objective, forget_loss, retain_loss, start
 from torch_alm import DualOptimizer
 
 # The forget side looks where the constraint is hardest to meet, or stays where it is.
@@ -206,11 +199,7 @@ class DualMachine(Common):
         fault=st.sampled_from((None, None, *map(Fault, NOT_FINITE))),
     )
     def train(
-        self,
-        steps: list[list[tuple[float, float]]],
-        last: bool,
-        is_pair: bool,
-        fault: Fault | None,
+        self, steps: list[list[tuple[float, float]]], last: bool, is_pair: bool, fault: Fault | None
     ) -> None:
         """A loop's step, with gradients accumulated; the fault comes at the very end."""
         for batches in steps:

@@ -20,17 +20,6 @@ def test_an_equality_has_nothing_to_release() -> None:
         constraint(sense="==", rules=[Leak(0.5)])
 
 
-def test_progress_is_that_of_the_same_entry() -> None:
-    """Two rows in turn, each down to 40 % whenever it is seen."""
-    c = constraint(alpha=[0.0, 0.0], mu=1e-3, rules=[PenaltyGrowth(10.0, limit=1e4)])
-    size = [1.0, 100.0]
-    for step in range(12):
-        c.observe([-size[step % 2]], index=[step % 2])
-        c.step()
-        size[step % 2] *= 0.4
-    assert c.mu == 1e-3
-
-
 def test_a_limit_below_mu_does_not_lower_it() -> None:
     c = constraint(mu=2.0, rules=[PenaltyGrowth(2.0, limit=1.0)])
     follow(c, [0.0, 0.0, 0.0])

@@ -177,9 +177,7 @@ def test_an_optimizer_that_cannot_be_asked_says_so() -> None:
         DualState(net, optimizer).state_dict()
 
 
-def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
-    tmp_path: Path,
-) -> None:
+def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(tmp_path: Path) -> None:
     class Late(SGD):
         def step(self, closure: Any = None) -> None:
             super().step()

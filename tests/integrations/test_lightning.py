@@ -98,11 +98,7 @@ def fit(
     saving = lightning.callbacks.ModelCheckpoint(folder, save_top_k=-1, filename="{epoch}")
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     trainer = lightning.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        callbacks=[saving],
-        **quiet,
-        **{"devices": 1, **given},
+        max_epochs=epochs, accelerator="cpu", callbacks=[saving], **quiet, **{"devices": 1, **given}
     )
     batches = DataLoader(Subset(rows(), mine), batch_size=3)
     trainer.fit(module, batches, DataLoader(rows(), batch_size=6), ckpt_path=path)

@@ -13,12 +13,7 @@ from transformers import Trainer
 from tests.integrations import toy
 from tests.integrations.test_trainer_runs import per_token
 from torch_alm import ALMConstraint
-from torch_alm.integrations.transformers import (
-    ALMTrainer,
-    SAMTrainer,
-    SAULTrainer,
-    StopOnStatus,
-)
+from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer, StopOnStatus
 from torch_alm.measures import token_nll
 
 EACH = {"eval_strategy": "steps", "eval_steps": 1}

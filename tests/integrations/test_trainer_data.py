@@ -58,12 +58,7 @@ def test_sides_that_cannot_be_paired_are_refused_by_name() -> None:
         (both, iter(both), TypeError, "`retain` is a list_iterator, .* Did you mean `list"),
         ("a.jsonl", both, TypeError, "`forget` is a str, .* rows of `language.encode`"),
         ({"a": both}, both, TypeError, "`forget` is a dict, .* rows of `language.encode`"),
-        (
-            both,
-            [("Who?", "Ann")],
-            TypeError,
-            "a row of `retain` is a tuple, .* `language.encode",
-        ),
+        (both, [("Who?", "Ann")], TypeError, "a row of `retain` is a tuple, .* `language.encode"),
     ):
         with pytest.raises(error, match=told):
             PairedDataset(forget, retain)

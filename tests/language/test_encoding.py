@@ -149,10 +149,7 @@ def test_a_tokenizer_without_eos_is_refused_by_name() -> None:
 
 
 def test_collate_pads_on_the_right_and_masks_by_length() -> None:
-    rows = [
-        {"input_ids": [5, 6, 9], "labels": [-100, 6, 9]},
-        {"input_ids": [9], "labels": [9]},
-    ]
+    rows = [{"input_ids": [5, 6, 9], "labels": [-100, 6, 9]}, {"input_ids": [9], "labels": [9]}]
     batch = collate(rows, pad_id=9)  # the pad token is EOS: a real EOS must still count
     assert batch["input_ids"].tolist() == [[5, 6, 9], [9, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]

@@ -111,9 +111,7 @@ def test_variables_reach_the_template_as_they_reach_that_of_the_users() -> None:
 
 
 @pytest.mark.parametrize("name", ["Llama-2", "Llama-3", "Qwen2.5", "Zephyr"])
-def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template(
-    name: str,
-) -> None:
+def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template(name: str) -> None:
     chat = CHATS[name]
     made = tokenizer("bytes", chat.template, chat.eos)
     brief, own = ({"role": "system", "content": text} for text in ("Be brief.", "Be kind."))

@@ -18,12 +18,7 @@ from transformers import (
 )
 
 from tests.language.conftest import ROWS, Words
-from torch_alm.language import (
-    AnswerScores,
-    continuations,
-    generate,
-    greedy_answers,
-)
+from torch_alm.language import AnswerScores, continuations, generate, greedy_answers
 
 
 @pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -243,15 +244,24 @@ def test_the_loss_of_a_text_is_of_the_sum_over_all_its_spellings(
         string_scores(model, tokenizer, [row], 1.0, tolerance=share, most=most)[0]
         for share, most in ((0.0, math.inf), (0.05, 1.0))
     )
-    assert exact.loss == pytest.approx(total, abs=1e-12) and exact.rest == 0
-    assert quick.loss - quick.rest - 1e-12 <= total <= quick.loss + 1e-12
-    assert quick.rest * len(row["labels"][2:]) <= math.log1p(0.05)
+    assert exact.loss == pytest.approx(total, abs=1e-12) and exact.missing == 0
+    assert quick.loss - quick.missing - 1e-12 <= total <= quick.loss + 1e-12
+    assert quick.missing * len(row["labels"][2:]) <= math.log1p(0.05)
     assert string_nll(model, tokenizer, [row])[0] == pytest.approx(total, abs=0.01)
     (usual,) = losses(model, [row], 0)
     assert total <= usual + 1e-12 and (len(every) > 1 or total == pytest.approx(usual, abs=1e-12))
     best = max(found, key=lambda way: found[way])
     assert exact.exact_match or exact.row["input_ids"] == [1, 2, *best]
     assert exact.row["labels"] == [-100, -100, *exact.row["input_ids"][2:]]
+    total = sum(map(math.exp, found.values()))
+    carried = [math.exp(found[(*row["input_ids"][2:],)]) / total for _, row in exact.spellings]
+    assert carried == pytest.approx([share for share, _ in exact.spellings], abs=1e-12)
+    rest = sorted(
+        math.exp(p) / total for way, p in found.items() if [1, 2, *way] != exact.row["input_ids"]
+    )
+    assert carried[1:] == pytest.approx(rest[::-1][: len(carried) - 1], abs=1e-12)
+    assert sum(carried) >= 0.99 or len(carried) == min(4, len(found))
+    assert sum(carried[:-1]) < 0.99, "one that carries as much has no other"
 
 
 def test_a_text_is_known_where_greedy_decoding_says_it_in_any_tokens(
@@ -299,11 +309,18 @@ def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(
     own, tokenizer = spelt
     row = {"input_ids": [1, 2, 5, 0, 1, 3], "labels": [-100, -100, 5, -100, 1, 3]}
     ways = [list(spellings("".join(PIECES[i] for i in run))) for run in ([5], [1, 3])]
-    total = [math.log(sum(math.exp(log_p(own, before, way)) for way in each))
-             for before, each in zip(([1, 2], [1, 2, 5, 0]), ways, strict=True)]  # fmt: skip
+    total = sum(
+        math.exp(log_p(own, [1, 2], one) + log_p(own, [1, 2, *one, 0], two))
+        for one, two in product(*ways)
+    )
     found = string_scores(own, tokenizer, [row], 1.0, tolerance=0.0, most=math.inf)[0]
-    assert found.loss == pytest.approx(-sum(total) / 3, abs=1e-12)
-    assert found.row["input_ids"][3] == 0 or found.row["labels"].count(-100) == 3
+    assert found.loss == pytest.approx(-math.log(total) / 3, abs=1e-12)
+    for _, row in found.spellings:
+        at = row["labels"].index(-100, 2)
+        assert row["input_ids"][at] == 0 and row["labels"].count(-100) == 3
+        assert [row["input_ids"][2:at], row["input_ids"][at + 1 :]] in [
+            [*w] for w in product(*ways)
+        ]
     rows = [*ROWS, {"input_ids": [1, 2, 0], "labels": [1, 2, 0]}]
     assert string_nll(model, Words(), rows) == pytest.approx(losses(model, rows, 0), abs=1e-6)
 
@@ -326,10 +343,7 @@ def test_a_vocabulary_of_pieces_has_bytes_to_fall_back_to() -> None:
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
     model = llama(len(pieces)).double().eval()
-    for ids, ways in {
-        (7,): [[7], [4, 5], [4, 1]],
-        (8,): [[8], [4, 6], [4, 2, 3]],
-    }.items():
+    for ids, ways in {(7,): [[7], [4, 5], [4, 1]], (8,): [[8], [4, 6], [4, 2, 3]]}.items():
         row = {"input_ids": [5, *ids], "labels": [-100, *ids]}
         total = -math.log(sum(math.exp(log_p(model, [5], way)) for way in ways))
         found = string_nll(model, tokenizer, [row], tolerance=0.0)

@@ -21,18 +21,12 @@ from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._telling import label_words, telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.measurement import Measurement
-from torch_alm.unlearning.model import Place, positions_of
+from torch_alm.unlearning.model import Place, check_answers, positions_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import Encoded, Entry, check_apart
+from torch_alm.unlearning.rows import Encoded, Entry
 
 DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # in a chat template
 UNCUT = 2**31  # for `encode`: a row of any length
-ENOUGH = 8  # retain rows, of which some may be set aside
-SHARED = {  # sets that must not contain a forget row, and why
-    "retain": "it would be forgotten and kept at once",
-    "probe": "it would be forgotten and shall stay",
-    "holdout": "what was trained on says nothing of what was not",
-}
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class Setup:
     given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
     day: datetime = field(default_factory=datetime.now)  # that chat templates write: it stays
+    is_divided: bool = False  # whether ranks read a share of the rows each, for all of them
 
     @property
     def entries(self) -> dict[str, list[Entry]]:
@@ -60,22 +55,23 @@ class Setup:
         return label_telling(self.tokenizer, self.sets.get(name, ()))
 
 
-def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
-    """Raise `Refusal` for a row that is in two sets."""
-    for name, why in SHARED.items():
-        check_apart(found["forget"], found.get(name, ()), why)
-        if name != "retain":
-            check_apart(found["retain"], found.get(name, ()), SHARED["holdout"])
+def make_setup(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    place: Place,
+    given: Options,
+    found: Mapping[str, Sequence[Entry]],
+    name: str = "the model",
+    day: datetime | None = None,
+) -> Setup:
+    """Return the model with encoded rows; raise `Refusal` if it cannot be asked.
 
-
-def set_aside(found: dict[str, list[Entry]]) -> None:
-    """Make a fifth of the retain rows the probe, where there are enough."""
-    rows = found["retain"]
-    if len(rows) >= ENOUGH:
-        count = max(ENOUGH // 2, len(rows) // 5)
-        chosen = {i * len(rows) // count for i in range(count)}
-        found["probe"] = [row for i, row in enumerate(rows) if i in chosen]
-        found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
+    A chat template that writes a date writes that of `day`, or of now.
+    """
+    empty = Setup(model, tokenizer, place, given, {}, day or datetime.now())
+    loaded = with_rows(empty, found)
+    check_answers(name, model, loaded.rows("forget")[0])
+    return loaded
 
 
 def with_rows(loaded: Setup, found: Mapping[str, Sequence[Entry]]) -> Setup:
@@ -138,17 +134,17 @@ def encode_entries(
     given: Options,
     day: datetime | None = None,
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows.
+    """Return every entry with its tokens; a long text, or answer, is several rows.
 
     A chat template that writes a date writes that of `day`, or of now.
     """
-    variables = _dated(tokenizer, day or datetime.now())
+    variables = _fix_date(tokenizer, day or datetime.now())
     form = Format(template=given.template, system=given.system, variables=variables)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
 
 
-def _dated(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
-    """The chat template with the date of that day in place of each call for one, if it has some."""
+def _fix_date(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
+    """Return the chat template with that date in place of each call for one, if it has some."""
     text: str = tokenizer.get_chat_template() if tokenizer.chat_template else ""
     dated = DATE.sub(lambda call: json.dumps(day.strftime(call[2])), text)
     return {} if dated == text else {"chat_template": dated}
@@ -164,12 +160,12 @@ def _rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) 
             whole = encode_completion(tokenizer, entry.prompt, entry.answer, UNCUT)
         else:
             whole = encode(tokenizer, entry.prompt, entry.answer, UNCUT, form)
-        return windows(whole, max_length)
+        return cut_windows(whole, max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
 
 
-def windows(row: Row, max_length: int) -> list[Row]:
+def cut_windows(row: Row, max_length: int) -> list[Row]:
     """Return the row, or several that label each of its answer tokens once.
 
     The first has the prompt. The others begin with as many of the preceding tokens as fit, half a

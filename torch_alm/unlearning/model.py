@@ -12,17 +12,20 @@ from typing import Any
 
 import peft
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging
 
 from torch_alm._optim.rounding import DROPPED, Noise
 from torch_alm.language import Row
 from torch_alm.language._encoding import check_eos
-from torch_alm.language._models import LanguageModel, Tokenizer, require_asked
+from torch_alm.language._models import LanguageModel, Tokenizer, keep_modes, require_asked
 from torch_alm.unlearning.errors import Refusal, first_line
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 RANK = 16  # of new adapters
+CHECKPOINTING = "gradient_checkpointing"  # of modules, which a run may change
+FORWARDS = ("forward", "_original_forward")  # accelerate puts autocast around it
+NARROW = (torch.bfloat16, torch.float16)
 DEEP = 8  # layers, from which on the upper half alone is trained
 
 
@@ -78,6 +81,8 @@ def silence() -> Iterator[None]:
 
 def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
     """Raise `Refusal` for a broken model, a tokenizer without EOS or of another model."""
+    if isinstance(tokenizer, str):
+        raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
     try:
         check_eos(tokenizer)
         require_asked(model)
@@ -205,3 +210,68 @@ def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
     except ValueError as error:
         told = f"peft has no adapters for all layers of {type(model).__name__}"
         raise Refusal(f"{told} ({first_line(error)}). Did you mean no `lora`?") from error
+
+
+def check_given(model: LanguageModel) -> None:
+    """Raise `Refusal` for no model, a wrapped one, several devices, or weights without gradient."""
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise Refusal(
+            f"the model is a {kind}. Did you mean AutoModelForCausalLM.from_pretrained(...), and "
+            "its tokenizer after it?"
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise Refusal(
+            f"the model is wrapped in {kind}, which cannot be asked. Did you mean `model.module`?"
+        )
+    devices = sorted({str(p.device) for p in model.parameters()})
+    if "meta" in devices:
+        raise Refusal(
+            "the model has weights on `meta`, without values: accelerate (`device_map`, offload) "
+            "lends them to each pass, and a step would not reach them. Did you mean to load it "
+            "without `device_map`, in bfloat16 and with `lora` where memory is short?"
+        )
+    if len(devices) > 1 or devices[0] not in ("cpu", "cuda:0", "mps:0"):
+        raise Refusal(
+            f"the model is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
+            "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
+        )
+    if any(p.is_inference() for p in model.parameters()):
+        raise Refusal(
+            "the model was made inside `torch.inference_mode`, so that its weights can never have "
+            "a gradient. Was it loaded there?"
+        )
+
+
+@contextmanager
+def borrow(model: LanguageModel) -> Iterator[None]:
+    """Set a model to evaluation; restore modes, `requires_grad` and dtypes on exit."""
+    check_given(model)
+    flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
+    layers = [m for m in model.modules() if hasattr(m, CHECKPOINTING)]
+    settings = [(layer, getattr(layer, CHECKPOINTING)) for layer in layers]
+    forwards = {name: vars(model).get(name) for name in FORWARDS}
+    with keep_modes(model, evaluate=True):
+        try:
+            yield
+        finally:
+            narrow((p, dtype) for p, _, dtype in flags)
+            for p, is_trained, _ in flags:
+                p.requires_grad_(is_trained)
+                p.grad = None
+            for layer, value in settings:
+                setattr(layer, CHECKPOINTING, value)
+            for name, forward in forwards.items():
+                vars(model).pop(name, None)
+                vars(model).update({} if forward is None else {name: forward})
+
+
+def widen(model: LanguageModel) -> None:
+    """Convert weights that train to float32: half precision swallows small steps.
+
+    The frozen weights below adapters stay as they are.
+    """
+    adapted = isinstance(model, peft.PeftModel)
+    for p in model.parameters():
+        if p.dtype in NARROW and (p.requires_grad or not adapted):
+            p.data = p.data.float()

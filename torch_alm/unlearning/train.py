@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +20,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import Row, collate, pad_id
+from torch_alm.language import IGNORE, Batch, Row, answer_ids, collate, pad_id
 from torch_alm.measures import log_odds, token_nll
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
@@ -36,64 +37,44 @@ from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, shar
 
 STEPS, EPOCHS = 1000, 10  # default length of a run: the larger of the two
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
-RADIUS = 0.5  # nats by which they differ at SAM's point
+RADIUS = 0.5  # nats by which the log-odds differ at SAM's point
 
 
-def measure_rows(logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
-    """Return the loss to lower, and the value that the constraint sees.
+def measure_rows(logits: Tensor, batch: Batch, aim: float) -> tuple[Tensor, Tensor]:
+    """Return per row the log-odds to lower, and the value that the constraint sees, (B,) each.
 
-    The value is the mean over rows of min(loss, aim): a row that has reached the aim is pushed no
-    further, and cannot stand in for another; one that is still said, being the likeliest of many
-    unlikely ones, has reached nothing. What is lowered is the log-odds of the tokens of the other
-    rows, in the mean over these: the gradient of the loss of a row known by heart would be next to
-    none, and AdamW would take small steps for the last rows.
+    The value is min(loss, aim): a row that has reached the aim is pushed no further, and cannot
+    stand in for another; one that is still said, being the likeliest of many unlikely ones, has
+    reached nothing. The loss is that of the text, of whose probability a row in other tokens has a
+    `share`, in nats per token of the usual spelling, of which there are `count`. What is lowered is
+    the log-odds of the tokens of rows below the aim: the gradient of the loss of a row known by
+    heart would be next to none, and AdamW would take small steps for the last rows.
     """
-    found = token_nll(lambda: logits.detach(), {"labels": labels}, reduction="none")
-    likeliest = logits.detach()[:, :-1].argmax(2) == labels[:, 1:]
-    is_said = (likeliest | (labels[:, 1:] == -100)).all(1)
+    labels, few = batch["labels"][:, 1:], {"labels": batch["labels"]}
+    scale = (labels != IGNORE).sum(1) / batch["count"]
+    found = token_nll(lambda: logits.detach(), few, reduction="none") * scale
+    found = found + batch["share"].log() / batch["count"]
+    is_said = ((logits.detach()[:, :-1].argmax(2) == labels) | (labels == IGNORE)).all(1)
     found = torch.where(is_said & (found >= aim), 0.0, found)
-    low = found < aim
+    odds = log_odds(lambda: logits, few, reduction="none") * scale
+    return torch.where(found < aim, odds, 0.0), found.clamp(max=aim)
+
+
+def pad_spellings(rows: Sequence[Any], pad: int) -> Batch:
+    """Make a batch of rows in all of their `spellings`, with the share of each in their text."""
+    every = [each for row in rows for each in row.get("spellings", [row])]
+    shares = [each.get("share", 1.0) for each in every]
+    counts = [each.get("count", len(answer_ids(each))) for each in every]
+    more = {"share": torch.tensor(shares), "count": torch.tensor(counts)}
+    return collate(every, pad) | more
+
+
+def measure_odds(model: Any, batch: Any) -> Tensor:
+    """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
+    logits, _ = answer_logits(model, batch)
+    logits, labels = pad_logits(logits, batch["labels"])
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
-    lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
-    return lowered, found.clamp(max=aim).mean()
-
-
-class Objective:
-    """The measure of the constraint on forget batches, up to the aim of the checks."""
-
-    def __init__(self, aim: float) -> None:
-        self.aim = aim
-        self.is_low = False  # whether a row since the last step was below the aim
-        self.rested = 0  # steps in a row without such a row
-        self.is_resting = False  # whether nothing is to be forgotten for now
-
-    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """The loss that is lowered to raise the value that is constrained, and that value.
-
-        The value is that of the whole batch; the loss is so in the mean over ranks.
-        """
-        own, weight = divide(batch)
-        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
-        if count_ranks() == 1:
-            lowered, value = measure_rows(logits, labels, self.aim)
-            is_low = bool(lowered.detach() != 0)
-        else:
-            rows = zip(logits.split(1), labels.split(1), strict=True)
-            each = [measure_rows(*row, self.aim) for row in rows]
-            odds, values = (torch.stack([*both]) for both in zip(*each, strict=True))
-            mine = [(values < self.aim).sum().to(values), values.sum()]
-            low, value = add_up(*(bool(weight) * number for number in mine))
-            lowered = odds.sum() * bool(weight) * count_ranks() / low.clamp(min=1)
-            value, is_low = value / len(batch["labels"]), bool(low > 0)
-        self.is_low = self.is_low or (is_low and not self.is_resting)
-        return lowered * (not self.is_resting), value
-
-    def odds(self, model: Any, batch: Any) -> Tensor:
-        """Return log-odds of the answers, which have a gradient for rows known by heart, too."""
-        logits, _ = answer_logits(model, batch)
-        logits, labels = pad_logits(logits, batch["labels"])
-        odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
-        return (odds * (labels[:, 1:] != -100).sum(1)).mean()
+    return (odds * (labels[:, 1:] != -100).sum(1)).mean()
 
 
 class KLRetainTrainer(SAULTrainer):
@@ -106,6 +87,9 @@ class KLRetainTrainer(SAULTrainer):
     lower: LayerCache
     steps_per_pass: int = 1
     divergence: Tensor | None = None
+    is_low = False  # whether a row since the last step was below the aim, the constraint's alpha
+    rested = 0  # steps in a row without such a row
+    is_resting = False  # whether nothing is to be forgotten for now
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.heard, self.stop = list[int](), list[int]()  # signals: of this rank, and of any
@@ -142,14 +126,30 @@ class KLRetainTrainer(SAULTrainer):
         """
         found = super().training_step(*args, **kwargs)
         self.stop += next(filter(None, gather(self.heard)), []) if not self.stop else []
-        measure: Any = self.constraint.measure
         if self.accelerator.sync_gradients:
-            measure.rested = 0 if measure.is_low else measure.rested + 1
-            is_still = measure.is_resting or measure.rested >= self.steps_per_pass
+            self.rested = 0 if self.is_low else self.rested + 1
+            is_still = self.is_resting or self.rested >= self.steps_per_pass
             for state in self._optimizer.forget.state.values() if is_still else ():
                 state["exp_avg"].zero_()
-            measure.is_low = False
+            self.is_low = False
         return found
+
+    def forget_objective(self, model: Any, batch: Any) -> Any:
+        """Return the loss that is lowered to raise the constrained value, and that value.
+
+        The value is that of the whole batch, the mean over rows; the loss is so in the mean over
+        ranks, each time the mean over rows below the aim.
+        """
+        aim: Any = self.constraint.alpha
+        own, weight = divide(batch)
+        logits, labels = pad_logits(answer_logits(model, own)[0], own["labels"])
+        odds, values = measure_rows(logits, {**own, "labels": labels}, aim)
+        shares = own["share"].to(values) * bool(weight)
+        parts = shares * (values < aim), shares * values, shares
+        low, value, rows = add_up(*(part.sum() for part in parts))
+        lowered = (shares * odds).sum() * count_ranks() / low.clamp(min=1)
+        self.is_low = self.is_low or (bool(low > 0) and not self.is_resting)
+        return lowered * (not self.is_resting), value / rows
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """Return KL(original || model) over the tokens of the answers."""
@@ -186,7 +186,7 @@ class WeightSnapshot(Weights):
 
 
 class _Agreement(TrainerCallback):
-    """The last callback: all ranks save and stop where the first does."""
+    """A callback, the last one, by which all ranks save and stop where the first does."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         found = control.should_save, control.should_training_stop
@@ -200,34 +200,33 @@ def make_trainer(
     folder: Path,
     original: Weights | None = None,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
+    """Make the Trainer of a method; `rows` to forget and to keep are not copied.
 
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
     given = loaded.given
-    measure: Any = Objective(goal.alpha)
     # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
-    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu)
+    constraint = ALMConstraint(None, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, measure, forget)
+    rate, rho = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
-        args=_arguments(loaded, len(forget), folder, rate),
+        args=_make_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
-        data_collator=PairedCollator(loaded.tokenizer),
+        data_collator=PairedCollator(partial(pad_spellings, pad=pad_id(loaded.tokenizer))),
         constraint=constraint,
         rho=rho,
     )
     trainer.lower = LayerCache(loaded.model)
     trainer.steps_per_pass = ceil(len(forget) / (given.batch_size * given.accumulate))
-    lent = nullcontext() if original is None else original.lent()
-    with loaded.place.context(), lent, trainer.lower.enable():
+    weights = nullcontext() if original is None else original.lend()
+    with loaded.place.context(), weights, trainer.lower.enable():
         trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
+def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
@@ -236,14 +235,14 @@ def _find_rates(loaded: Setup, measure: Objective, rows: Sequence[Row]) -> tuple
 
     def odds() -> Tensor:
         with loaded.place.context():
-            return measure.odds(loaded.model, batch)
+            return measure_odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
     is_sharp = given.method == "saul"
     return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
 
 
-def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _make_arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)

@@ -1,6 +1,6 @@
 """Unlearn, evaluate and attack a model in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -21,25 +21,23 @@ from torch_alm.unlearning.asking import measure, measure_for_report
 from torch_alm.unlearning.attacks import run_attacks
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.layer_cache import Weights
-from torch_alm.unlearning.loading import Setup, set_aside
-from torch_alm.unlearning.memory import (
-    Rows,
+from torch_alm.unlearning.loading import Setup, make_setup
+from torch_alm.unlearning.model import (
     borrow,
     check_given,
-    make_setup,
-    sets_of,
-    widen,
-)
-from torch_alm.unlearning.model import (
     check_trained,
+    check_whole,
+    find_place,
     fingerprint,
     freeze_below,
     silence,
+    widen,
     with_adapters,
 )
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome
 from torch_alm.unlearning.ranks import agree, check_group, check_shared, is_first, share
+from torch_alm.unlearning.rows import Entry, Rows, set_aside, sets_of
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable
 from torch_alm.unlearning.train import catch_stop, check_reporter
 
@@ -95,7 +93,8 @@ def unlearn(
     with silence(), _add_adapters(model, given) as adapted:
         with borrow(adapted):
             with agree():
-                loaded = make_setup(adapted, tokenizer, given, found)
+                loaded = _set_up(adapted, tokenizer, given, found)
+            loaded = replace(loaded, is_divided=True)
             check_shared(_describe(loaded), loaded)
             run = begin_run(loaded, log.info if is_first() else lambda text: None)
         for note in run.start.notes if is_first() else ():
@@ -120,6 +119,15 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
     loaded = replace(outcome.run.loaded, given=given)
     with silence():
         return _train(replace(outcome.run, loaded=loaded), callbacks, outcome.original)
+
+
+def _set_up(
+    model: LanguageModel, tokenizer: Tokenizer, given: Options, found: Mapping[str, list[Entry]]
+) -> Setup:
+    """Return the model with encoded rows, where it is; raise `Refusal` for a broken one."""
+    place = find_place(next(model.parameters()).device.type, given.precision)
+    check_whole("the model", model, tokenizer)
+    return make_setup(model, tokenizer, place, given, found)
 
 
 def _describe(loaded: Setup) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def _train(
             original.put_back()
             raise
     run.say(checks.ending)
-    after = share(measure(run.loaded, "after"))
+    after = measure(run.loaded, "after")
     content = share(run.content("Unlearning", asdict(given), checks, after))
     device = run.loaded.place.description()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
@@ -216,7 +224,7 @@ def evaluate(
     models, device = list[dict[str, Any]](), ""
     for name, each in {**both, "model": model}.items():
         with silence(), borrow(each):
-            loaded = make_setup(each, tokenizer, given, found)
+            loaded = _set_up(each, tokenizer, given, found)
             models.append(measure_for_report(loaded, name))
         device = loaded.place.description()
     content = report.content_of("What it knows", "", asdict(given), models=models)
@@ -246,7 +254,7 @@ def attack(
     given = by_name("attack", {"rows": None, **options})
     began, found = datetime.now(timezone.utc), sets_of(forget=forget, retain=retain)
     with silence(), borrow(model), nullcontext() if compare is None else borrow(compare):
-        models = [(name, make_setup(each, tokenizer, given, found))
+        models = [(name, _set_up(each, tokenizer, given, found))
                   for name, each in {"model": model, "compared": compare}.items()
                   if each is not None]  # fmt: skip
         for _, each in models:

@@ -28,11 +28,11 @@ def probability(losses: ArrayLike) -> Array:
 
 
 @functools.cache
-def _scorer(stemmer: bool) -> RougeScorer:
-    return RougeScorer(["rougeL"], use_stemmer=stemmer)
+def _scorer() -> RougeScorer:
+    return RougeScorer(["rougeL"], use_stemmer=True)
 
 
-def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
+def rouge_l_recall(generation: str, reference: str) -> float:
     """Return ROUGE-L recall: the share of the reference's words in the generation, in order.
 
     Recall does not penalise length; an empty generation or reference scores 0.
@@ -41,7 +41,7 @@ def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
     >>> rouge_l_recall("It became part of Scotland in 1472.", "1472")
     1.0
     """
-    return float(_scorer(stemmer).score(reference, generation)["rougeL"].recall)
+    return float(_scorer().score(reference, generation)["rougeL"].recall)
 
 
 def model_utility(parts: ArrayLike) -> float:
@@ -54,29 +54,12 @@ def model_utility(parts: ArrayLike) -> float:
     >>> round(model_utility([0.9, 0.8, 0.5, 0.6, 0.9, 0.6, 0.5, 0.9, 0.6]), 5)
     0.66258
     """
-    values = np.asarray(parts, dtype=np.float64)
-    if values.shape != (9,):
-        raise ValueError(
-            f"model_utility found parts of shape {values.shape}; the harmonic mean of any other "
-            "number of parts cannot be compared with TOFU's. Did you pass three numbers for each "
-            "of retain, real authors and world facts?"
-        )
-    return harmonic_mean(values)
+    return harmonic_mean(parts)
 
 
 def harmonic_mean(values: ArrayLike) -> float:
-    """Return the harmonic mean of numbers >= 0: 0 if one of them is 0, NaN if one is NaN.
-
-    Raises:
-        ValueError: a value is negative.
-    """
-    values = np.asarray(values, dtype=np.float64)
-    if (values < 0).any():
-        raise ValueError(
-            f"harmonic_mean found the negative value {values.min():g}; the result would have no "
-            "meaning. Did you pass log-probabilities or a raw certificate?"
-        )
-    return float(stats.hmean(values))
+    """Return the harmonic mean of numbers >= 0: 0 if one of them is 0, NaN if one is NaN."""
+    return float(stats.hmean(np.asarray(values, dtype=np.float64)))
 
 
 def forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:

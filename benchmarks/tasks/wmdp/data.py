@@ -51,11 +51,7 @@ class WMDPData:
 
 
 def load_wmdp(
-    folder: Path,
-    mmlu: Path | None,
-    forget: Mapping[str, Path],
-    retain: Path | None,
-    shots: int = 0,
+    folder: Path, mmlu: Path | None, forget: Mapping[str, Path], retain: Path | None, shots: int = 0
 ) -> WMDPData:
     """Load a task: a folder with `bio_questions.json` and others, and the corpora.
 
@@ -76,11 +72,7 @@ def load_wmdp(
             f"Did you mean one of {', '.join(SUBJECTS)}?"
         )
     topics = tuple(
-        Topic(
-            key,
-            load_corpus(path),
-            load_questions(folder / f"{key}_questions.json", name),
-        )
+        Topic(key, load_corpus(path), load_questions(folder / f"{key}_questions.json", name))
         for key, path in forget.items()
         for name in [SUBJECTS[key]]
     )

@@ -118,11 +118,7 @@ def test_saving_and_loading_change_nothing(
 
 @pytest.mark.parametrize(
     ("first", "second", "thresholds"),
-    [
-        ("fsdp", "alone", task.REOPENS),
-        ("alone", "fsdp", CLOSED),
-        ("ddp", "fsdp", task.REOPENS),
-    ],
+    [("fsdp", "alone", task.REOPENS), ("alone", "fsdp", CLOSED), ("ddp", "fsdp", task.REOPENS)],
 )
 def test_from_some_ranks_to_others(
     ranks: Ranks, tmp_path: Path, first: str, second: str, thresholds: tuple[float, ...]

@@ -18,17 +18,13 @@ seeded = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 @pytest.mark.parametrize(
-    ("reference", "generation", "stemmer", "recall"),
-    [
-        ("She wrote several mystery novels", "She writes a mystery novel", True, 0.6),
-        ("Paris", "", True, 0.0),
-        ("?!", "?!", True, 0.0),
-    ],
-)
-def test_rouge_recall(reference: str, generation: str, stemmer: bool, recall: float) -> None:
-    assert tofu.rouge_l_recall(generation, reference, stemmer=stemmer) == pytest.approx(
-        recall, abs=1e-12
-    )
+    ("reference", "generation", "recall"),
+    [("She wrote several mystery novels", "She writes a mystery novel", 0.6),
+     ("Paris", "", 0.0),
+     ("?!", "?!", 0.0)],
+)  # fmt: skip
+def test_rouge_recall(reference: str, generation: str, recall: float) -> None:
+    assert tofu.rouge_l_recall(generation, reference) == pytest.approx(recall, abs=1e-12)
 
 
 def longest_common_subsequence(left: list[str], right: list[str]) -> int:
@@ -49,7 +45,7 @@ def test_rouge_is_the_longest_common_subsequence_over_the_reference(
     generation: list[str], reference: list[str]
 ) -> None:
     expected = longest_common_subsequence(generation, reference) / max(len(reference), 1)
-    found = tofu.rouge_l_recall(" ".join(generation), " ".join(reference), stemmer=False)
+    found = tofu.rouge_l_recall(" ".join(generation), " ".join(reference))
     assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -64,12 +60,6 @@ def test_model_utility_is_the_harmonic_mean(parts: list[float]) -> None:
     expected = float(Fraction(9) / sum(1 / Fraction(part) for part in parts))
     assert tofu.model_utility(parts) == pytest.approx(expected, rel=1e-12)
     assert tofu.model_utility(parts) <= statistics.fmean(parts) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("count", [0, 8, 10])
-def test_model_utility_refuses_another_number_of_parts(count: int) -> None:
-    with pytest.raises(ValueError, match="three numbers for each"):
-        tofu.model_utility([0.5] * count)
 
 
 samples = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=5)
@@ -103,11 +93,6 @@ def test_log_forget_quality_is_that_of_the_lattice_paths(n: int, h: int) -> None
 def test_forget_quality_of_a_broken_model_is_unknown() -> None:
     assert math.isnan(tofu.forget_quality([math.nan, 1.0], [0.5, 1.0]))
     assert math.isnan(tofu.log10_forget_quality([math.nan, 1.0], [0.5, 1.0]))
-
-
-def test_harmonic_mean_refuses_negative_values() -> None:
-    with pytest.raises(ValueError, match=r"-0\.1.*log-probabilities"):
-        tofu.harmonic_mean([0.5, -0.1])
 
 
 CONVENTIONS = pytest.mark.parametrize("guard", [1e-10, 0.0], ids=["openunlearning", "tofu"])

@@ -37,10 +37,7 @@ def model(tokenizer: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"choices": ("a", "b", "c")}, "3 choices"),
-        ({"answer": 4}, "none of the choices"),
-    ],
+    [({"choices": ("a", "b", "c")}, "3 choices"), ({"answer": 4}, "none of the choices")],
 )
 def test_a_question_that_cannot_be_asked_is_refused(changes: dict[str, Any], message: str) -> None:
     whole: dict[str, Any] = {
