@@ -179,7 +179,7 @@ class Excursion(AbstractContextManager[Perturbation]):
                 stacklevel=3,
             )
         self.is_watched = self.is_watched and any(p.dtype in DROPPED for p, _, _ in moves)
-        norm = gradients.norm(p.abs() * _widen(g) if self.adaptive else g for p, g, _ in moves)
+        norm = gradients.norm([p.abs() * _widen(g) if self.adaptive else g for p, g, _ in moves])
         inverse = _inverse(norm, self.eps)
         if inverse is not None:
             noise = Noise(norm) if self.rounding == "stochastic" else None
