@@ -262,7 +262,6 @@ class DualOptimizer(PairedWrapper):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             checks.refuse_step(self, closure)
-        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
@@ -270,7 +269,7 @@ class DualOptimizer(PairedWrapper):
         self.retain.step()
         if not is_finite:
             if self.constraint:
-                self.constraint.multiplier = before
+                self.constraint.multiplier = self._gate.multiplier
             self.skipped += 1
             checks.warn_skipped(self.skipped)
 
