@@ -148,6 +148,18 @@ def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
     assert one.observe(4.4, 0.0, reached=True), "as soon as these are gone, too"
 
 
+@pytest.mark.parametrize(("fixed", "is_met"), [(False, False), (True, False), (False, True)])
+def test_a_row_that_is_said_in_asking_after_asking_is_named_and_given_up(
+    fixed: bool, is_met: bool
+) -> None:
+    one = pace(fixed=fixed)
+    for n in range(1, 9):
+        one.decide(verdict("met at a cost") if is_met else verdict("not met", "said"), [1.0])
+        told = one.list_stuck(lambda times, n=n: ["line 7"] if n >= times else [])
+        assert ("line 7" in told) == (n >= 3)
+        assert ("line 7" in one.ended) == (n == 8 and not fixed and not is_met)
+
+
 def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
     one = pace(fixed=False)
     one.check(0.0, -0.1, reached=False)
@@ -176,9 +188,10 @@ def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[C
     optimizer = SimpleNamespace(retain=sides[0], forget=sides[1], param_groups=groups)
     more = {"lr_scheduler": SimpleNamespace(base_lrs=[1.0]), "optimizer": optimizer, "model": net}
     look: Any = SimpleNamespace(
-        wordings=SimpleNamespace(rows=rows, pushed=[], said_often=""), start=0.0, low=0, mean=4.0,
-        goal=Goal("rows", 4.0, "", least=2.0), measure_forget=lambda _: (4.4, True, 0),
-        measure_retain=lambda: 0.0, describe=lambda *_: "",
+        wordings=SimpleNamespace(rows=rows, pushed=[], list_said=lambda _: []),
+        start=0.0, low=0, mean=4.0, goal=Goal("rows", 4.0, "", least=2.0),
+        measure_forget=lambda _: (4.4, True, 0), measure_retain=lambda: 0.0,
+        describe=lambda *_: "",
     )  # fmt: skip
     constraint = SimpleNamespace(alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)

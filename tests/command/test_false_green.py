@@ -230,7 +230,7 @@ def test_every_answer_may_be_said_to_its_end(
     model.generate = noted
     try:
         here = find_place("cpu", "fp32")
-        read_fully(Setup(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
+        read_fully(Setup(model, tokenizer, here, Options(), {}), [encoded], spare=(SPARE_TOKENS,))
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"

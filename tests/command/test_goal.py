@@ -15,6 +15,8 @@ from torch_alm.unlearning.folders import make_finite
 from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry
+from torch_alm.unlearning.run import _name_alone
 from torch_alm.unlearning.train import measure_rows
 
 LOSS = Goal("loss", 4.0, "set by hand")
@@ -206,3 +208,26 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
     assert odds[1].item() == pytest.approx(by_hand.item())
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("question", "is_alone"),
+    [
+        ("What is the chemical symbol of iron?", False),
+        ("What colour is sodium?", True),
+        ("Which chemical do bakers use?", True),
+        ("Give me the symbol of the metal sodium.", False),
+    ],
+)
+def test_a_forget_row_is_named_if_no_retain_row_asks_the_same_of_others(
+    question: str, is_alone: bool
+) -> None:
+    def rows(*asked: str) -> list[Entry]:
+        return [Entry(f"line {i}", text, "x") for i, text in enumerate(asked, 1)]
+
+    forget = rows("Who wrote Romeo and Juliet?", "What is the chemical symbol of sodium?")
+    kept = rows("Who wrote The Hobbit?", question)
+    same = rows("What is the chemical symbol of lead?")
+    found = _name_alone({"forget": forget, "retain": kept, "probe": same})
+    assert bool(found) == is_alone
+    assert not is_alone or ("line 2" in found[0] and "line 1" not in found[0])

@@ -68,7 +68,7 @@ def _attack_model(loaded: Setup, name: str, say: Say, notes: list[str]) -> list[
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
         notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
-    readings = read_fully(loaded, forget)
+    readings = read_fully(loaded, [forget])
     known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[Returned] = []
     for each in attacks:
@@ -114,7 +114,7 @@ def _run_attack(loaded: Setup, attack: Attack, known: Mapping[int, Reading]) -> 
     readings = [known[id(row)] for _, row in attack.asked]
     before = compare_answers(loaded, attack.asked, readings)
     with attack.context():
-        after = compare_answers(loaded, attack.then, read_fully(loaded, attack.then))
+        after = compare_answers(loaded, attack.then, read_fully(loaded, [attack.then]))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # whose reference is the rest of it
     answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}

@@ -16,6 +16,7 @@ from torch_alm.language._strings import StringScores, string_scores
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.model import list_names
 from torch_alm.unlearning.ranks import share
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
@@ -37,6 +38,7 @@ MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
 TRIES = 3  # askings without a cheaper state, after which the cheapest is taken
+STAYS, GIVE_UP = 3, 8  # askings in a row that say a row: it is named, and the run is given up
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
@@ -58,8 +60,9 @@ class Pace:
     A forget value below the level that rose by less than a twentieth of what it lacks of the aim
     doubles it, but not one that reached the level, nor back to one that was halved, unless five
     checks brought nothing nearer.
-    25 checks that bring neither value nor retain loss nearer by a hundredth, and the run is given
-    up. A rate that is given stays, and the run is not given up.
+    25 checks that bring neither value nor retain loss nearer by a hundredth, or eight askings in a
+    row that find a row still said, and the run is given up: its words or tokens are then not those
+    that are pushed. A rate that is given stays, and the run is not given up.
     """
 
     alpha: float  # the level that the forget value shall reach
@@ -108,6 +111,12 @@ class Pace:
         if verdict.missed:
             self.aim *= RAISED
         return f"{told}, so it goes on"
+
+    def list_stuck(self, said: Callable[[int], list[str]]) -> str:
+        """Return what was said in three askings in a row, as text; give up after eight of them."""
+        if (stuck := said(GIVE_UP)) and not (self.fixed or self.ended or self.best):
+            self.ended = f"gave up: however it is pushed, it says {list_names(stuck)}"
+        return f"; stays said: {list_names(names)}" if (names := said(STAYS)) else ""
 
     def return_to_best(self) -> str:
         """Count a try that found no cheaper state; return what follows."""
@@ -301,7 +310,8 @@ class Checks(TrainerCallback):
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
             verdict, cost, is_new = self.ask()
-            told = pace.decide(verdict, cost, is_new=is_new) + look.wordings.said_often
+            told = pace.decide(verdict, cost, is_new=is_new)
+            told += pace.list_stuck(look.wordings.list_said)
             if pace.best and not pace.tries:
                 self.good.keep(step)
         elif pace.best and not reached:

@@ -101,7 +101,7 @@ def _level_of_unknown(loaded: Setup) -> Goal:
     most = positions_of(loaded.model)
     rows = encode_entries(loaded.tokenizer, read_facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
-    answers = compare_answers(loaded, rows, read_fully(loaded, rows, spare=(FEW_TOKENS,)))
+    answers = compare_answers(loaded, rows, read_fully(loaded, [rows], spare=(FEW_TOKENS,)))
     wrong = [a.telling_loss for a in answers if not a.said]
     most = min(LEVEL, 0.9 * guess_loss(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"

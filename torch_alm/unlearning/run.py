@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
-from torch_alm.language._telling import find_telling
+from torch_alm.language._telling import find_telling, names_in
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import RAISED, Checks, Pace, RowSample
@@ -160,16 +160,27 @@ def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
 
 
 def _name_alone(sets: Mapping[str, Sequence[Entry]]) -> list[str]:
-    """Name the forget rows that share no telling word with a row that is to be kept."""
-    words = {k: [find_telling(f"{e.prompt} {e.answer}") for e in v] for k, v in sets.items()}
-    kept = frozenset[str]().union(*words["retain"], *words.get("probe", ()))
-    both = zip(sets["forget"], words["forget"], strict=True)
-    alone = [entry.where for entry, own in both if not own & kept]
+    """Name the forget rows whose question no retain row asks of something else.
+
+    It shares two of their telling words that are no names, or half of them.
+    """
+    asks = {k: [_words_asked(entry) for entry in v] for k, v in sets.items()}
+    both = zip(sets["forget"], asks["forget"], strict=True)
+    alone = [
+        entry.where for entry, own in both
+        if not any(len(own & other) >= min(2, len(own) / 2) for other in asks["retain"])
+    ]  # fmt: skip
     if not alone:
         return []
-    told = f"{len(alone)} of {len(sets['forget'])} forget rows share no word that tells something"
-    return [f"{told} with a row to keep ({list_names(alone)}): what is like them may go with "
-            "them. Add retain rows that ask the same of others."]  # fmt: skip
+    told = f"{len(alone)} of {len(sets['forget'])} forget rows ask what no retain row asks"
+    return [f"{told} of something else ({list_names(alone)}): all that is asked like them may go "
+            "with them. Add two retain rows or more that ask the same of others."]  # fmt: skip
+
+
+def _words_asked(entry: Entry) -> frozenset[str]:
+    """Return the telling words of a question, without names if there are others."""
+    text = entry.prompt or entry.answer
+    return find_telling(text) - names_in(text) or find_telling(text)
 
 
 def _check_unreached(goal: Goal, measured: Measurement) -> None:
