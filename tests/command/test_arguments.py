@@ -74,6 +74,7 @@ def test_every_default_is_told_in_a_help_of_80_columns(
     [
         (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
         (("--learning-rate", "1"), "has no option --learning-rate. Did you mean --lr?"),
+        (("--fsdp",), "no option --fsdp: every process holds the whole model. Did you mean --lora"),
         (("--relearn", "3"), "unlearn has no option --relearn. Is it of another verb?"),
         (
             ("--max-probe-loss", "95"),

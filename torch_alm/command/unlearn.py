@@ -79,6 +79,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
             return _plan(given, found)
         day = datetime.fromisoformat((record or {}).get("day", began.astimezone().isoformat()))
         loaded = load_for(given, given.model, found, lora=given.lora, day=day)
+        loaded = replace(loaded, is_divided=True)
         if not given.lora:
             freeze_below(loaded.model, given.layers)
         settings = _collect_settings(given, loaded)

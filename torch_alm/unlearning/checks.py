@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import ceil
 from statistics import fmean
 from time import monotonic
@@ -17,7 +18,7 @@ from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.model import list_names
-from torch_alm.unlearning.ranks import share
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
@@ -199,7 +200,8 @@ class RowSample:
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
         """Score rows; a loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        return string_scores(model, tokenizer, rows, enough=aim) if rows else []
+        score = partial(string_scores, model, tokenizer, enough=aim)
+        return spread(self.loaded, score, rows) if rows else []
 
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """Return the forget value, whether the level is reached, and the number of known rows."""
@@ -209,11 +211,12 @@ class RowSample:
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
         reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
-        return share((fmean(min(x, aim) for x in loss), reached, known))
+        return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
         """Return the retain loss."""
-        return share(fmean(losses(self.loaded.model, self.retain, self.pad)))
+        score = partial(losses, self.loaded.model, pad_id=self.pad)
+        return fmean(spread(self.loaded, score, self.retain))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """Return the numbers of a check as text; in a known row every token is the likeliest."""

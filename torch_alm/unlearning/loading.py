@@ -39,6 +39,7 @@ class Setup:
     given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
     day: datetime = field(default_factory=datetime.now)  # that chat templates write: it stays
+    is_divided: bool = False  # whether ranks read a share of the rows each, for all of them
 
     @property
     def entries(self) -> dict[str, list[Entry]]:

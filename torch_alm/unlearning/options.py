@@ -16,6 +16,7 @@ LEAST = {"max_length": 8, "batch_size": 1, "seed": 0, "rows": 1, "steps": 1, "ep
          "layers": 0, "accumulate": 1, "relearn": 0, "relearn_steps": 1}  # fmt: skip
 TRAINERS = {"learning_rate": "lr", "max_steps": "steps", "num_train_epochs": "epochs",
             "gradient_accumulation_steps": "accumulate"}  # fmt: skip
+SHARDS = ("fsdp", "fsdp_config", "deepspeed")  # of the Trainer: here each process holds it all
 LARGEST = 3e38  # float32's
 POSITIVE = ("alpha", "max_retain_loss", "lr", "mu", "save_every", "relearn_lr")
 SHARES = ("max_probe_loss", "prefix")
@@ -119,6 +120,11 @@ def check_name(verb: str, name: str, known: Sequence[str]) -> None:
     """Raise `Refusal` for an option that a verb does not have."""
     if name not in known:
         plain = name.strip("-").replace("-", "_")
+        if plain in SHARDS:
+            raise Refusal(
+                f"{verb} has no option {name}: every process holds the whole model. Did you mean "
+                "`lora`, which trains less of it, or SAULTrainer with `fsdp_config`?"
+            )
         near = [o for o in known if o.strip("-") == TRAINERS.get(plain)]
         near += get_close_matches(name, known, 1, 0.75)
         meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"

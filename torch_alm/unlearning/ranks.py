@@ -1,7 +1,7 @@
 """Processes that are one run: the rows that each takes of a batch, and what all agree on."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.loading import Setup
 
 T = TypeVar("T")
+V = TypeVar("V")
 HOURS = 24  # that ranks wait for one another: the first asks and saves by itself
 
 
@@ -53,7 +54,7 @@ def check_group() -> None:
         if os.environ.get(f"ACCELERATE_USE_{engine}", "false").lower() == "true":
             raise Refusal(
                 f"the processes were started for {engine}, and here each holds the whole model. "
-                "Did you mean `lora`, which trains less of it, or SAULTrainer under FSDP?"
+                "Did you mean `lora`, which trains less of it, or SAULTrainer with `fsdp_config`?"
             )
     seen = TrainingArguments("", use_cpu=dist.get_backend() != "nccl").world_size
     if seen != count_ranks():
@@ -110,6 +111,18 @@ def agree() -> Iterator[None]:
         failed = [each for each in gather(told) if each]
         if failed and not told:
             raise Refusal(failed[0])
+
+
+def spread(loaded: Setup, read: Callable[[list[T]], list[V]], rows: Sequence[T]) -> list[V]:
+    """Read rows; where ranks divide them, each its share, and all return the values of all."""
+    if not (loaded.is_divided and is_distributed()):
+        return read([*rows])
+    ranks, own = count_ranks(), list[V]()
+    with agree():
+        mine = [*rows[dist.get_rank() :: ranks]]
+        own = read(mine) if mine else []
+    every = gather(own)
+    return [every[i % ranks][i // ranks] for i in range(len(rows))]
 
 
 def run_on_first(action: Callable[[], T]) -> T:

@@ -99,7 +99,7 @@ class Run:
 def begin_run(loaded: Setup, say: Say) -> Run:
     """Measure the model and set the goal; raise `Refusal` if there is nothing to forget."""
     given = loaded.given
-    found_now = share(measure(loaded, "before", whole=given.answers == "said"))
+    found_now = measure(loaded, "before", whole=given.answers == "said")
     known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
@@ -109,7 +109,7 @@ def begin_run(loaded: Setup, say: Say) -> Run:
         )
     if given.answers == "said":
         loaded = replace_answers(loaded, found_now)
-        found_now = share(measure(loaded, "as said"))
+        found_now = measure(loaded, "as said")
     goal = share(goal_of(loaded))
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
@@ -222,7 +222,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
         """Ask the forget rows, and the retain and probe rows once these are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
-            now = share(measure(loaded, "asking", names))
+            now = measure(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
