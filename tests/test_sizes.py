@@ -43,7 +43,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of the command": (package(*COMMAND), 4_970, 4_430),
     "lines of torch_alm": (lines("torch_alm"), 15_190, 13_800),
     "lines of benchmarks": (lines("benchmarks"), 7_180, 6_980),
-    "lines of tests": (lines("tests"), 23_230, 22_000),
+    "lines of tests": (lines("tests"), 23_270, 22_000),
     "lines of Python in docs": (lines("docs"), 540, 540),
     "words of docs": (words("docs"), 18_000, 18_000),
     "words of README": (words("README.md"), 750, 750),

@@ -193,7 +193,7 @@ def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[C
         measure_forget=lambda _: (4.4, True, 0), measure_retain=lambda: 0.0,
         describe=lambda *_: "",
     )  # fmt: skip
-    constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
+    constraint = SimpleNamespace(alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)
     return Checks(look, pace(needed=3), 0.1, trainer, 5.0, ask, lambda _: None), more
 
@@ -235,6 +235,7 @@ def test_the_cheapest_state_that_met_the_goal_is_what_a_run_ends_or_is_stopped_w
         net(torch.ones(1, 1)).backward()
         more["optimizer"].forget.step()
         found.on_step_end(args, state, control, **more)
+        assert found.trainer.is_resting == found.pace.is_resting == bool(found.pace.best)
     assert costs == [0.0] * is_stopped and net.weight.item() == seen[1.0] != seen[3.0]
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.command.conftest import ANSWER, NUMBERS
 from torch_alm.measures import log_odds
-from torch_alm.unlearning.folders import finite
+from torch_alm.unlearning.folders import make_finite
 from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
@@ -143,7 +143,9 @@ def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outco
 def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
     """Of what a run that goes on is judged by, JSON has no word for NaN."""
     now = seen(value=math.nan, probe=3)
-    assert repr(Measurement.from_json(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
+    assert repr(Measurement.from_json(json.loads(json.dumps(make_finite(asdict(now)))))) == repr(
+        now
+    )
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:

@@ -17,7 +17,7 @@ from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
 from tests.command.test_unlearn import weights
 from tests.core.distributed.ranks import Ranks
 from torch_alm.integrations.transformers import SAULTrainer
-from torch_alm.unlearning import Refusal, unlearn
+from torch_alm.unlearning import Refusal, asking, unlearn
 
 SHORT = {"steps": 6, "batch_size": 5, "alpha": 3.0, "seed": 1, "quiet": True}
 KINDS: dict[str, dict[str, Any]] = {
@@ -33,6 +33,17 @@ def launch(rank: int, world: int, **more: str) -> None:
     given = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", ACCELERATE_USE_CPU="true")
     os.environ.update(given | more)
+
+
+def train_counted(rank: int, *given: Any) -> tuple[Any, Any, list[int]]:
+    """Also how many rows were asked to generate, by this rank."""
+    asked, read = list[int](), asking.read_answers
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "read_answers", lambda model, words, rows, **more: (
+            asked.append(len(rows) * (more["max_new_tokens"] > 0)),
+            read(model, words, rows, **more),
+        )[1])  # fmt: skip
+        return *train(rank, *given), sum(asked)
 
 
 def train(rank: int, folder: str, how: dict[str, Any], world: int = 2) -> tuple[Any, Any]:
@@ -59,6 +70,11 @@ def assert_one_run(found: list[Any], alone: tuple[Any, Any]) -> None:
     for each in (theta, *(other for other, _ in others)):
         torch.testing.assert_close(each, alone[0], rtol=0, atol=1e-10)
     assert content["verdict"] == alone[1]["verdict"]
+    for one, other in zip(content["models"], alone[1]["models"], strict=True):
+        assert one["numbers"]["forget"] == pytest.approx(other["numbers"]["forget"], abs=1e-10)
+        for kind, rows in one["answers"].items():
+            words = [(row["answer"], row["tokens"]) for row in rows]
+            assert words == [(row["answer"], row["tokens"]) for row in other["answers"][kind]]
     numbers = [[step["forget"] for step in told["trace"]] for told in (content, alone[1])]
     assert numbers[0] == pytest.approx(numbers[1], abs=1e-10)
 
@@ -71,8 +87,12 @@ def test_two_ranks_end_as_one(ranks: Ranks, folder: Path, kind: str) -> None:
 
 
 def test_four_ranks_end_as_one(four: Ranks, folder: Path) -> None:
-    alone = train(0, str(folder), {}, world=1)
-    assert_one_run(four(train, str(folder), {}, 4, timeout=120.0), alone)
+    """Also to the last token of an answer, though each asks a fourth of the rows."""
+    *alone, every = train_counted(0, str(folder), {}, 1)
+    found = four(train_counted, str(folder), {}, 4, timeout=120.0)
+    assert_one_run([(theta, content) for theta, content, _ in found], (alone[0], alone[1]))
+    counts = [count for *_, count in found]
+    assert sum(counts) == every and max(counts) - min(counts) <= len(found[0][1]["models"]) * 12
 
 
 def commanded(rank: int, place: str, model: str, files: Any, words: Any, stop: int) -> Any:

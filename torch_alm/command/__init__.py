@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers", "yaml")
+NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers")
 REFUSED, INTERRUPTED = 2, 130
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from torch_alm.command.arguments import parse
+    from torch_alm.command.arguments import parse, spell_options
     from torch_alm.command.output import complain
     from torch_alm.unlearning.errors import Refusal
 
@@ -46,7 +46,7 @@ def _run(argv: list[str]) -> int:
                 "without. Did you mean to install the extra `torch-alm[hf]`?"
             )
     except Refusal as refusal:
-        complain(str(refusal))
+        complain(spell_options(str(refusal)))
         return REFUSED
     return _execute(given)
 
@@ -60,7 +60,7 @@ def _execute(given: argparse.Namespace) -> int:
     from torch_alm.command.output import Result, complain, is_silent, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
-    from torch_alm.unlearning.folders import finite
+    from torch_alm.unlearning.folders import make_finite
     from torch_alm.unlearning.model import silence
     from torch_alm.unlearning.report import summary, to_text
 
@@ -81,7 +81,7 @@ def _execute(given: argparse.Namespace) -> int:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
         told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}
-        line = finite({**found, "output": str(given.output)})
+        line = make_finite({**found, "output": str(given.output)})
         print(json.dumps(line), flush=True)  # in ASCII: any console prints it
     elif result.code == REFUSED:
         complain(result.text)

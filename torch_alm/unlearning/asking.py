@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from torch_alm.language._wording import gives_away, is_respelled, match_words
 from torch_alm.unlearning.loading import Setup, label_telling, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -137,6 +139,12 @@ def read_rows(
     spare: int = SPARE_TOKENS,
 ) -> list[Reading]:
     """Read every row as it is, each answer to its end or `spare` tokens beyond the row's."""
+    found = spread(loaded, partial(_read_share, loaded, spare), rows)
+    done(len(rows))
+    return found
+
+
+def _read_share(loaded: Setup, spare: int, rows: Sequence[Row]) -> list[Reading]:
     readings: dict[int, Reading] = {}
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
@@ -146,12 +154,11 @@ def read_rows(
         )
         cut = (_cut(loaded.tokenizer, *each) for each in zip(some, found, strict=True))
         readings.update(zip(chosen, cut, strict=True))
-        done(len(chosen))
     return [readings[i] for i in range(len(rows))]
 
 
 def _cut(tokenizer: Tokenizer, row: Row, reading: Reading) -> Reading:
-    """The reading up to the next question: base models ask themselves more."""
+    """Cut a reading at the next question: base models ask themselves more."""
     text, *more = NEXT.split(reading.text or "", maxsplit=1)
     if not (more and _ends_at_next(tokenizer, row)):
         return reading
@@ -195,7 +202,8 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
     one of their tokens is missed, and `words` the share that is said.
     """
     telling_rows = label_telling(loaded.tokenizer, rows)
-    scores = string_scores(loaded.model, loaded.tokenizer, telling_rows, TAU)
+    score = partial(string_scores, loaded.model, loaded.tokenizer, tau=TAU)
+    scores = spread(loaded, score, telling_rows)
     answers: list[Answer] = []
     parts = zip(rows, readings, words_of(rows), scores, strict=True)
     for (entry, row), reading, words, gold in parts:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import ceil
 from statistics import fmean
 from time import monotonic
@@ -17,7 +18,7 @@ from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
 from torch_alm.unlearning.model import list_names
-from torch_alm.unlearning.ranks import share
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
@@ -37,14 +38,14 @@ RAISED = 1.1  # times the level, the aim of training, so that rows end above the
 MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
-TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
+TRIES = 3  # askings without a cheaper state, after which the cheapest is taken
 STAYS, GIVE_UP = 3, 8  # askings in a row that say a row: it is named, and the run is given up
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
 @dataclass
 class Pace:
-    """The rule of a run: measured numbers in, a rate and a decision out.
+    """The rule that turns measured numbers into the rate, the aim and the end of a run.
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
     is to be asked. Each asking waits for twice as many looks in a row as the one before, and the
@@ -197,9 +198,10 @@ class RowSample:
         return _spread(self.wordings.rows)
 
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
-        """The scores of rows; their loss beyond the aim need not be exact."""
+        """Score rows; a loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        return string_scores(model, tokenizer, rows, enough=aim) if rows else []
+        score = partial(string_scores, model, tokenizer, enough=aim)
+        return spread(self.loaded, score, rows) if rows else []
 
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """Return the forget value, whether the level is reached, and the number of known rows."""
@@ -209,11 +211,12 @@ class RowSample:
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
         reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
-        return share((fmean(min(x, aim) for x in loss), reached, known))
+        return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
         """Return the retain loss."""
-        return share(fmean(losses(self.loaded.model, self.retain, self.pad)))
+        score = partial(losses, self.loaded.model, pad_id=self.pad)
+        return fmean(spread(self.loaded, score, self.retain))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """Return the numbers of a check as text; in a known row every token is the likeliest."""

@@ -1,7 +1,7 @@
 """Processes that are one run: the rows that each takes of a batch, and what all agree on."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.loading import Setup
 
 T = TypeVar("T")
+V = TypeVar("V")
 HOURS = 24  # that ranks wait for one another: the first asks and saves by itself
 
 
@@ -36,7 +37,7 @@ def join_group(device: str) -> None:
 
 
 def count_ranks() -> int:
-    """Number of processes of the run."""
+    """Return the number of processes of the run."""
     return dist.get_world_size() if is_distributed() else 1
 
 
@@ -46,14 +47,14 @@ def is_first() -> bool:
 
 
 def check_group() -> None:
-    """Refuse a group of processes that the Trainer would not see: each would train by itself."""
+    """Raise `Refusal` for processes that the Trainer would not see: each would train by itself."""
     if not is_distributed():
         return
     for engine in ("FSDP", "DEEPSPEED"):
         if os.environ.get(f"ACCELERATE_USE_{engine}", "false").lower() == "true":
             raise Refusal(
                 f"the processes were started for {engine}, and here each holds the whole model. "
-                "Did you mean `lora`, which trains less of it, or SAULTrainer under FSDP?"
+                "Did you mean `lora`, which trains less of it, or SAULTrainer with `fsdp_config`?"
             )
     seen = TrainingArguments("", use_cpu=dist.get_backend() != "nccl").world_size
     if seen != count_ranks():
@@ -65,7 +66,7 @@ def check_group() -> None:
 
 
 def check_shared(settings: Mapping[str, Any], loaded: Setup) -> None:
-    """Refuse ranks with other rows, options or weights, and more of them than rows of a batch."""
+    """Raise `Refusal` for ranks that differ in rows, options or weights, or outnumber a batch."""
     rows = min(loaded.given.batch_size, len(loaded.sets["forget"]))
     for each in gather(settings):
         if different := [k for k in settings if settings[k] != each.get(k)]:
@@ -81,7 +82,7 @@ def check_shared(settings: Mapping[str, Any], loaded: Setup) -> None:
 
 
 def gather(value: T) -> list[T]:
-    """The value of every rank, in their order."""
+    """Return the value of every rank, in their order."""
     found: list[Any] = [None] * count_ranks()
     if not is_distributed():
         return [value]
@@ -90,7 +91,7 @@ def gather(value: T) -> list[T]:
 
 
 def share(value: T) -> T:
-    """The value of the first rank, on all of them."""
+    """Return the value of the first rank, on every rank."""
     found: list[Any] = [value]
     if is_distributed():
         dist.broadcast_object_list(found)
@@ -112,8 +113,29 @@ def agree() -> Iterator[None]:
             raise Refusal(failed[0])
 
 
+def spread(loaded: Setup, read: Callable[[list[T]], list[V]], rows: Sequence[T]) -> list[V]:
+    """Read rows; where ranks divide them, each its share, and all return the values of all."""
+    if not (loaded.is_divided and is_distributed()):
+        return read([*rows])
+    ranks, own = count_ranks(), list[V]()
+    with agree():
+        mine = [*rows[dist.get_rank() :: ranks]]
+        own = read(mine) if mine else []
+    every = gather(own)
+    return [every[i % ranks][i // ranks] for i in range(len(rows))]
+
+
+def run_on_first(action: Callable[[], T]) -> T:
+    """Return to all ranks what an action returns on the first; all raise what it raises."""
+    found = None
+    with agree():
+        if is_first():
+            found = action()
+    return cast(T, share(found))
+
+
 def divide(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
-    """The rows of a batch that are this rank's, and what their mean counts for in that over ranks.
+    """Return the rows of this rank in a batch, and the weight of their mean in the mean over ranks.
 
     A rank without any takes the first, for nothing: all ranks have to pass through the model.
     """
@@ -125,6 +147,6 @@ def divide(batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], float]:
 
 
 def add_up(*values: Tensor) -> Tensor:
-    """The sum of each number over ranks, in float64 if one is."""
+    """Return the sum of each number over ranks, in float64 if one is."""
     found = torch.stack([*values])
     return sum_over_ranks(found) if is_distributed() else found.detach()

@@ -111,7 +111,7 @@ def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> li
 
 
 def _reword(loaded: Setup, row: Row, answer: Answer, words: frozenset[str]) -> Row | None:
-    """The row in the tokens in which the model says it, if it does, and there is room for them."""
+    """Return the row in the tokens that the model says, if it says it and they fit."""
     said = in_own_words(loaded.tokenizer, prompt_ids(row), answer.tokens, words)
     most = min(loaded.given.max_length, positions_of(loaded.model))
     return said if answer.said and said and len(said["labels"]) <= most else None

@@ -99,7 +99,7 @@ class Run:
 def begin_run(loaded: Setup, say: Say) -> Run:
     """Measure the model and set the goal; raise `Refusal` if there is nothing to forget."""
     given = loaded.given
-    found_now = share(measure(loaded, "before", whole=given.answers == "said"))
+    found_now = measure(loaded, "before", whole=given.answers == "said")
     known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
@@ -109,7 +109,7 @@ def begin_run(loaded: Setup, say: Say) -> Run:
         )
     if given.answers == "said":
         loaded = replace_answers(loaded, found_now)
-        found_now = share(measure(loaded, "as said"))
+        found_now = measure(loaded, "as said")
     goal = share(goal_of(loaded))
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
@@ -208,7 +208,7 @@ def make_trainable(loaded: Setup) -> Setup:
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    with nullcontext() if original is None else original.lent():
+    with nullcontext() if original is None else original.lend():
         bare = bare_rows(loaded, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
@@ -222,11 +222,11 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
         """Ask the forget rows, and the retain and probe rows once these are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
-            now = share(measure(loaded, "asking", names))
+            now = measure(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
-        return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
+        return verdict, _measure_cost(before, found), wordings.reword(found.answers["forget"])
 
     look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
@@ -234,7 +234,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
     return checks
 
 
-def _cost(before: Measurement, after: Measurement) -> list[float]:
+def _measure_cost(before: Measurement, after: Measurement) -> list[float]:
     """Count the probe answers that are lost, then the retain answers; and the retain loss."""
     both = [(m.answers.get("probe", ()), m.answers["retain"]) for m in (before, after)]
     lost = [float(len(lost_of(*each)[0])) for each in zip(*both, strict=True)]

@@ -37,7 +37,7 @@ from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, shar
 
 STEPS, EPOCHS = 1000, 10  # default length of a run: the larger of the two
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
-RADIUS = 0.5  # nats by which they differ at SAM's point
+RADIUS = 0.5  # nats by which the log-odds differ at SAM's point
 
 
 def measure_rows(logits: Tensor, batch: Batch, aim: float) -> tuple[Tensor, Tensor]:
@@ -186,7 +186,7 @@ class WeightSnapshot(Weights):
 
 
 class _Agreement(TrainerCallback):
-    """The last callback: all ranks save and stop where the first does."""
+    """A callback, the last one, by which all ranks save and stop where the first does."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         found = control.should_save, control.should_training_stop
@@ -200,7 +200,7 @@ def make_trainer(
     folder: Path,
     original: Weights | None = None,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
+    """Make the Trainer of a method; `rows` to forget and to keep are not copied.
 
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
@@ -211,7 +211,7 @@ def make_trainer(
     rate, rho = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
-        args=_arguments(loaded, len(forget), folder, rate),
+        args=_make_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(partial(pad_spellings, pad=pad_id(loaded.tokenizer))),
         constraint=constraint,
@@ -219,8 +219,8 @@ def make_trainer(
     )
     trainer.lower = LayerCache(loaded.model)
     trainer.steps_per_pass = ceil(len(forget) / (given.batch_size * given.accumulate))
-    lent = nullcontext() if original is None else original.lent()
-    with loaded.place.context(), lent, trainer.lower.enable():
+    weights = nullcontext() if original is None else original.lend()
+    with loaded.place.context(), weights, trainer.lower.enable():
         trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -242,7 +242,7 @@ def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
     return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
 
 
-def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _make_arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)

@@ -94,6 +94,7 @@ def unlearn(
         with borrow(adapted):
             with agree():
                 loaded = _set_up(adapted, tokenizer, given, found)
+            loaded = replace(loaded, is_divided=True)
             check_shared(_describe(loaded), loaded)
             run = begin_run(loaded, log.info if is_first() else lambda text: None)
         for note in run.start.notes if is_first() else ():
@@ -181,7 +182,7 @@ def _train(
             original.put_back()
             raise
     run.say(checks.ending)
-    after = share(measure(run.loaded, "after"))
+    after = measure(run.loaded, "after")
     content = share(run.content("Unlearning", asdict(given), checks, after))
     device = run.loaded.place.description()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
