@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from torch_alm.command.files import read_entries
 from torch_alm.language import IGNORE, answer_ids
 from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._generation import Reading
+from torch_alm.language._strings import StringScores
 from torch_alm.unlearning.asking import (
     FEW_TOKENS,
     SPARE_TOKENS,
@@ -383,6 +385,23 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
     assert re.findall(r"line (\d) \((\d) times", *wordings.list_said(3)) == [("1", "3")]
     wordings.reword([replace(answers[0], said=False), *answers[1:]])
     assert re.findall(r"line (\d) \((\d) times", *wordings.list_said(3)) == [("2", "3")]
+
+
+def test_rows_below_the_aim_or_still_said_are_pushed_in_the_spellings_that_were_found(
+    loaded: Setup,
+) -> None:
+    answers = [spoken(loaded, "", said=False) for _ in FORGET]
+    wordings, other = ForgetRows(loaded, answers, []), {"input_ids": [1], "labels": [1]}
+    usual: Any = SimpleNamespace(log_probabilities=[0.0] * 3)
+    found = [(0.75, other), (0.25, other)]
+    scores = [
+        StringScores(*each, 0.0, found, usual) for each in ((1, False), (5, True), (5, False))
+    ]
+    wordings.spell([2, 0, 1], scores, 4.0)
+    for place in (0, 2):
+        shares = [(row["share"], row["count"]) for row in wordings.pushed[place]["spellings"]]
+        assert shares == [(0.75, 3), (0.25, 3)]
+    assert wordings.pushed[1] == wordings.rows[1] and wordings.rows[0] != other
 
 
 def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Setup) -> None:

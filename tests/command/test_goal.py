@@ -17,7 +17,7 @@ from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import _name_alone
-from torch_alm.unlearning.train import measure_rows
+from torch_alm.unlearning.train import measure_rows, pad_spellings
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -73,6 +73,14 @@ def test_an_answer_is_pushed_in_all_spellings_by_the_gradient_of_their_sum() -> 
     assert values.tolist() == pytest.approx([string.item()] * 2, abs=1e-12)
     torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=0)
     assert not measure_rows(logits, batch, 5.0)[0].any(), "both are gone"
+
+
+def test_a_batch_has_a_row_in_all_of_its_spellings() -> None:
+    one, two = ({"input_ids": [1, *ids], "labels": [-100, *ids]} for ids in ([2], [3, 4]))
+    shares: list[Any] = [{**one, "share": 0.75, "count": 1}, {**two, "share": 0.25, "count": 1}]
+    batch = pad_spellings([{**one, "spellings": shares}, two], 0)
+    assert batch["labels"].tolist() == [[-100, 2, -100], [-100, 3, 4], [-100, 3, 4]]
+    assert batch["share"].tolist() == [0.75, 0.25, 1.0] and batch["count"].tolist() == [1, 1, 2]
 
 
 def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> None:
