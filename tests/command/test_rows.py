@@ -257,4 +257,6 @@ def test_a_forget_row_without_a_row_near_it_that_is_kept_is_named() -> None:
     sets = {"forget": forget, "retain": [Entry("", "Which is the capital of Chad?", "N'Djamena.")]}
     (note,) = _name_alone(sets)
     assert note.startswith("1 of 2 forget rows") and "(forget.csv, row 2)" in note
-    assert not _name_alone({**sets, "probe": [Entry("", "Who wrote Dune?", "Frank Herbert.")]})
+    near = Entry("", "Who wrote Dune?", "Frank Herbert.")
+    assert _name_alone({**sets, "probe": [near]}) == [note], "what is not trained on keeps nothing"
+    assert not _name_alone({**sets, "retain": [*sets["retain"], near]})
