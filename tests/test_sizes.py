@@ -40,7 +40,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_500),
     "lines of language": (package("language"), 1_820, 1_530),
     "lines of integrations": (package("integrations"), 1_680, 1_680),
-    "lines of the command": (package(*COMMAND), 4_970, 4_430),
+    "lines of the command": (package(*COMMAND), 4_950, 4_430),
     "lines of torch_alm": (lines("torch_alm"), 15_190, 13_800),
     "lines of benchmarks": (lines("benchmarks"), 7_180, 6_980),
     "lines of tests": (lines("tests"), 23_270, 22_000),
