@@ -205,7 +205,12 @@ class ALMConstraint:
 
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
-        value, row = self._place_value(faults.call_measure(self.measure, args, kwargs), index)
+        if self.measure is None:
+            raise TypeError(
+                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
+                "or to pass a measure?"
+            )
+        value, row = self._place_value(self.measure(*args, **kwargs), index)
         is_plain = type(weight) is float and 0 < weight < math.inf
         share: Any = weight if is_plain else settings.settle_observation(0.0, weight)[1]
         if not (torch.is_grad_enabled() or is_running()):
