@@ -12,7 +12,8 @@ others. A line per draw is added to OUTPUT/command.jsonl.
 All constants of the command were chosen on `questions.tsv`. `--list` takes any other questions and
 answers, or those that are made here. Those that the model says are drawn from, in the words in
 which it says them or as the file has them; a line per draw is added to OUTPUT/lists.jsonl, and no
-text of theirs. They are reworded by a request before the question, and nothing is relearned.
+text of theirs. They are reworded by a request before the question, and nothing is relearned. A fact
+whose question has its answer is not counted: the model would say it with the question.
 """
 
 import argparse
@@ -75,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         drawn = data.draw(known, draw, COUNT if given.list else study["forget"])
         found = run_command(drawn, whole, folder, *["--lora"] * given.lora)
         after = open_world(folder / "out" / "model", study, before.said, facts=known)
-        seen = after.measure(drawn)
+        sets = (drawn.forget, drawn.retain, drawn.neighbours)
+        seen = after.measure(data.Draw(*([f for f in s if not f.is_in(f.question)] for s in sets)))
         if given.list:
             write_text(folder / "asked.json", json.dumps(seen, indent=1, ensure_ascii=False))
             del seen["answers"]

@@ -19,7 +19,7 @@ from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
 from benchmarks.studies import command, embedded, loop
 from benchmarks.tasks.facts import evidence, weights
-from benchmarks.tasks.facts.data import draw, encode_prompt, encode_said, read_facts
+from benchmarks.tasks.facts.data import Draw, draw, encode_prompt, encode_said, read_facts
 from benchmarks.tasks.facts.world import World, round_to_grid, train_from
 from benchmarks.tasks.tofu.world import build_world
 from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer, word_tokenizer
@@ -199,9 +199,14 @@ def test_a_draw_of_the_command_is_done_once_and_with_adapters_and_lists_apart(
 ) -> None:
     old = {"model": "m", "draw": 5}  # without a word on adapters: it had none
     (tmp_path / "command.jsonl").write_text(json.dumps(old) + "\n")
-    seen = lambda *drawn: {"forget_said": 0.0, "answers": {}}  # noqa: E731
-    asked = SimpleNamespace(said={}, measure=seen, relearn=lambda *drawn: {})
-    monkeypatch.setattr(command, "find_known", lambda *given: (asked, FACTS))
+
+    def see(drawn: Draw) -> dict[str, Any]:
+        assert drawn.forget and echo not in drawn.forget + drawn.retain + drawn.neighbours
+        return {"forget_said": 0.0, "answers": {}}
+
+    echo = replace(FACTS[0], question="Where is Graz?", accepted=("Graz",))
+    asked = SimpleNamespace(said={}, measure=see, relearn=lambda *drawn: {})
+    monkeypatch.setattr(command, "find_known", lambda *given: (asked, [*FACTS, echo]))
     ran = list[tuple[str, ...]]()
     monkeypatch.setattr(command, "run_command", lambda *given: ran.append(given[3:]) or {})
     monkeypatch.setattr(command, "open_world", lambda *given, **more: asked)

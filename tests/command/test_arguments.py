@@ -25,7 +25,7 @@ for words in (["--help"], ["--version"], ["unlearn", "--lerning-rate", "1"],
               *([verb, "--help"] for verb in {verbs})):
     with suppress(SystemExit):
         main(words)
-heavy = {{"torch", "transformers", "peft", "numpy", "jinja2", "tqdm", "pandas", "yaml"}}
+heavy = {{"torch", "transformers", "peft", "numpy", "jinja2", "tqdm", "pandas"}}
 print("imported", *sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
 
@@ -73,11 +73,19 @@ def test_every_default_is_told_in_a_help_of_80_columns(
     ("words", "told"),
     [
         (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
+        (("--learning-rate", "1"), "has no option --learning-rate. Did you mean --lr?"),
+        (("--fsdp",), "no option --fsdp: every process holds the whole model. Did you mean --lora"),
         (("--relearn", "3"), "unlearn has no option --relearn. Is it of another verb?"),
-        (("--max-probe-loss", "95"), "no share from 0 to 1, such as 0.95. See --help."),
+        (
+            ("--max-probe-loss", "95"),
+            "--max-probe-loss is 95.0, which is no share from 0 to 1",
+        ),
         (("--columns", "qestion=a"), "Did you mean question?"),
-        (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
-        (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),
+        (
+            ("--probe", "nowhere.jsonl"),
+            "--probe: cannot read nowhere.jsonl. Is the path right?",
+        ),
+        (("@nowhere.txt",), "No such file or directory: 'nowhere.txt'"),
     ],
 )
 def test_a_slip_is_a_sentence(words: Any, told: str, needed: list[str], capsys: Any) -> None:
@@ -99,32 +107,28 @@ def test_numbers_that_make_no_sense(words: Any, needed: list[str], capsys: Any) 
     assert words[0] in told and "usage" not in told
 
 
-def test_options_may_stand_in_a_file_and_the_command_line_goes_first(
+def test_options_may_stand_in_a_file_and_what_comes_later_counts(
     tmp_path: Path, needed: list[str]
 ) -> None:
-    path = tmp_path / "run.yaml"
-    names = {"--forget": "forget", "--retain": "retain"}
-    paths = [needed[needed.index(option) + 1] for option in names]
-    path.write_text(
-        "method: saul\nmu: 0.5\nlora: true\nforce: false\nsteps: 7\nprobe:\n"
-        f"  - {paths[0]}\n  - {paths[1]}\nmax_retain_loss: 2\n"
-    )
-    given = parse(["unlearn", *needed, "--config", str(path), "--steps", "9"])
-    assert (given.method, given.mu, given.steps, given.max_retain_loss) == ("saul", 0.5, 9, 2.0)
-    assert given.lora and not given.force
-    assert [str(each) for each in given.probe] == paths
-    path.write_text("mehtod: saul\n")
-    with pytest.raises(Refusal, match="Did you mean --method"):
-        parse(["unlearn", *needed, f"--config={path}"])
+    path, rows = tmp_path / "run.txt", needed[needed.index("--forget") + 1]
+    path.write_text(f"--method saul --mu 0.5\n--lora  # adapters\n--steps 7\n--probe '{rows}'\n")
+    given = parse(["unlearn", f"@{path}", *needed, "--steps", "9"])
+    assert (given.method, given.mu, given.steps, given.lora) == ("saul", 0.5, 9, True)
+    assert [str(each) for each in given.probe] == [rows] and not given.force
+    for text, told in {
+        "--mehtod saul": "arguments: --mehtod",
+        "--system don't": "quotation",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(Refusal, match=told):
+            parse(["unlearn", *needed, f"@{path}"])
 
 
 def test_columns_are_for_every_file_or_for_one(needed: list[str]) -> None:
-    words = ("--columns", "question=Q,answer=A", "--columns", "forget:answer=B")
+    words = ("--columns", "question=Q,answer=A", "--columns", "forget:answer=B,probe:text=T")
     found = parse(["evaluate", *needed, *words]).columns
-    assert found == {"": {"question": "Q", "answer": "A"}, "forget": {"answer": "B"}}
-    for text in ("forget:question=Q,answer=B", "forget:question=Q,forget:answer=B"):
-        found = parse(["evaluate", *needed, "--columns", text]).columns
-        assert found == {"forget": {"question": "Q", "answer": "B"}}
+    both = {"question": "Q", "answer": "A"}
+    assert found == {"": both, "forget": {"answer": "B"}, "probe": {"text": "T"}}
 
 
 def test_a_missing_extra_is_named(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +24,16 @@ from tests.command.test_unlearn import FAST
 from tests.models import learn
 from torch_alm.command.files import read_entries
 from torch_alm.language import IGNORE, answer_ids
+from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._generation import Reading
-from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, compare_answers, read_fully
+from torch_alm.language._strings import StringScores
+from torch_alm.unlearning.asking import (
+    FEW_TOKENS,
+    SPARE_TOKENS,
+    compare_answers,
+    read_fully,
+    read_rows,
+)
 from torch_alm.unlearning.asking import compare_answer as how_much
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Setup, encode_entries, rows_to_keep
@@ -370,12 +379,29 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Setup) 
 
     assert not wordings.reword(answers), "nothing new is said"
     answers[1] = replace(answers[1], said=True)
-    assert not wordings.said_often, "the asking before the first step counts for nothing"
+    assert not wordings.list_said(2), "the asking before the first step counts for nothing"
     assert wordings.reword(answers) and wordings.rows[len(FORGET) + 1] != own[1]
     wordings.reword(answers)
-    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("1", "3")]
+    assert re.findall(r"line (\d) \((\d) times", *wordings.list_said(3)) == [("1", "3")]
     wordings.reword([replace(answers[0], said=False), *answers[1:]])
-    assert re.findall(r"line (\d) \((\d) times", wordings.said_often) == [("2", "3")]
+    assert re.findall(r"line (\d) \((\d) times", *wordings.list_said(3)) == [("2", "3")]
+
+
+def test_rows_below_the_aim_or_still_said_are_pushed_in_the_spellings_that_were_found(
+    loaded: Setup,
+) -> None:
+    answers = [spoken(loaded, "", said=False) for _ in FORGET]
+    wordings, other = ForgetRows(loaded, answers, []), {"input_ids": [1], "labels": [1]}
+    usual: Any = SimpleNamespace(log_probabilities=[0.0] * 3)
+    found = [(0.75, other), (0.25, other)]
+    scores = [
+        StringScores(*each, 0.0, found, usual) for each in ((1, False), (5, True), (5, False))
+    ]
+    wordings.spell([2, 0, 1], scores, 4.0)
+    for place in (0, 2):
+        shares = [(row["share"], row["count"]) for row in wordings.pushed[place]["spellings"]]
+        assert shares == [(0.75, 3), (0.25, 3)]
+    assert wordings.pushed[1] == wordings.rows[1] and wordings.rows[0] != other
 
 
 def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Setup) -> None:
@@ -425,26 +451,47 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
     """The second answer begins later than the first asking reaches."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")[:2]
     rows = encode_entries(tokenizer, entries, 64, Options())
-    texts, asked = [f"{e.answer}" for e in entries], list[tuple[int, int]]()
+    texts, asked = [f"{e.answer}" for e in entries], list[list[int]]()
 
     def answered(*given: Any, max_new_tokens: int = 0, **more: Any) -> list[Reading]:
-        rows = given[-1]
-        asked.append((len(rows), max_new_tokens))
-        late = max_new_tokens < SPARE_TOKENS
-        told = ["well ..." if late and i else texts[i] for i in range(2)]
-        return [Reading(3.0, False, text) for text in told[2 - len(rows) :]]
+        asked.append([max_new_tokens, *(len(prompt_ids(row)) for row in given[-1])])
+        said = [texts[0], "lives in"] if len(asked) == 1 else [texts[1]]
+        ids = [tokenizer(text)["input_ids"] for text in said]
+        last = is_cut and len(asked) == 1
+        return [Reading(3.0, False, *each, last) for each in zip(said, ids, strict=True)]
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
-    loaded, done = Setup(model, tokenizer, find_place("cpu", "fp32"), Options(), {}), list[int]()
-    assert [reading.text for reading in read_fully(loaded, rows, done.append)] == texts
+    loaded = Setup(model, tokenizer, find_place("cpu", "fp32"), Options(), {})
+    prompts = [len(prompt_ids(row)) for _, row in rows]
     longest = max(len(answer_ids(row)) for _, row in rows)
-    assert asked[:2] == [(2, longest + FEW_TOKENS), (1, len(answer_ids(rows[1][1])) + SPARE_TOKENS)]
-    assert sum(done) == 2
+    for is_cut, last in (True, [f"lives in {texts[1]}"]), (False, ["lives in"]):
+        asked.clear()
+        done = list[int]()
+        found = read_fully(loaded, [rows[:1], rows[1:]], done.append)
+        assert [reading.text for reading in found] == [texts[0], *last] and sum(done) == 2
+        assert asked[0] == [longest + FEW_TOKENS, *prompts]
+        more = [[1 + SPARE_TOKENS - FEW_TOKENS, prompts[1] + 2]]
+        assert asked[1:] == (more if is_cut else []), "what was said is not generated again"
 
-    asked.clear()
-    assert [reading.text for reading in read_fully(loaded, rows, spare=(SPARE_TOKENS,))] == texts
-    assert asked[0] == (2, longest + SPARE_TOKENS)
+
+def test_an_answer_that_goes_on_is_the_one_that_is_read_at_once(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
+    rows = encode_entries(tokenizer, entries, 64, Options())
+    model = make_model(len(tokenizer)).eval()  # it knows nothing, and its answers do not end
+    loaded = Setup(model, tokenizer, find_place("cpu", "fp32"), Options(), {})
+    whole = read_rows(loaded, [row for _, row in rows], spare=20)
+    found = read_fully(loaded, [rows], spare=(1, 8))
+    for reading, all_of_it in zip(found, whole, strict=True):
+        assert reading.loss == all_of_it.loss
+        assert [*reading.tokens] == [*all_of_it.tokens][: len(reading.tokens)]
+    longer = [
+        len(reading.tokens) > len(answer_ids(row)) + 1
+        for reading, (_, row) in zip(found, rows, strict=True)
+    ]
+    assert any(longer), "not all are said by chance"
 
 
 @pytest.mark.parametrize(

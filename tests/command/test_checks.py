@@ -115,13 +115,6 @@ def test_a_goal_that_was_met_is_none_the_less_met_for_an_asking_that_misses_it()
     assert one.best == [1.0] and one.tries == 1 and one.aim == 4.4
 
 
-def test_forgetting_rests_once_the_goal_is_met() -> None:
-    one = pace()
-    assert not one.is_resting
-    one.decide(verdict("met at a cost"), [1.0])
-    assert one.is_resting
-
-
 def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_reached() -> None:
     one = pace(fixed=False, value=3.2)
     assert one.check(3.3, 0.0, reached=False) == "goes on"
@@ -146,6 +139,18 @@ def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
     one.check(4.1, 0.0, reached=False)
     assert one.rate == 1e-4, "the other words were not known to be said before"
     assert one.observe(4.4, 0.0, reached=True), "as soon as these are gone, too"
+
+
+@pytest.mark.parametrize(("fixed", "is_met"), [(False, False), (True, False), (False, True)])
+def test_a_row_that_is_said_in_asking_after_asking_is_named_and_given_up(
+    fixed: bool, is_met: bool
+) -> None:
+    one = pace(fixed=fixed)
+    for n in range(1, 9):
+        one.decide(verdict("met at a cost") if is_met else verdict("not met", "said"), [1.0])
+        told = one.list_stuck(lambda times, n=n: ["line 7"] if n >= times else [])
+        assert ("line 7" in told) == (n >= 3)
+        assert ("line 7" in one.ended) == (n == 8 and not fixed and not is_met)
 
 
 def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
@@ -176,11 +181,12 @@ def checks_of(net: torch.nn.Module, rows: list[Any], ask: Any = None) -> tuple[C
     optimizer = SimpleNamespace(retain=sides[0], forget=sides[1], param_groups=groups)
     more = {"lr_scheduler": SimpleNamespace(base_lrs=[1.0]), "optimizer": optimizer, "model": net}
     look: Any = SimpleNamespace(
-        wordings=SimpleNamespace(rows=rows, pushed=[], said_often=""), start=0.0, low=0, mean=4.0,
-        goal=Goal("rows", 4.0, "", least=2.0), measure_forget=lambda _: (4.4, True, 0),
-        measure_retain=lambda: 0.0, describe=lambda *_: "",
+        wordings=SimpleNamespace(rows=rows, pushed=[], list_said=lambda _: []),
+        start=0.0, low=0, mean=4.0, goal=Goal("rows", 4.0, "", least=2.0),
+        measure_forget=lambda _: (4.4, True, 0), measure_retain=lambda: 0.0,
+        describe=lambda *_: "",
     )  # fmt: skip
-    constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
+    constraint = SimpleNamespace(alpha=0.0)
     trainer: Any = SimpleNamespace(constraint=constraint, divergence=0.0)
     return Checks(look, pace(needed=3), 0.1, trainer, 5.0, ask, lambda _: None), more
 
@@ -222,6 +228,7 @@ def test_the_cheapest_state_that_met_the_goal_is_what_a_run_ends_or_is_stopped_w
         net(torch.ones(1, 1)).backward()
         more["optimizer"].forget.step()
         found.on_step_end(args, state, control, **more)
+        assert found.trainer.is_resting == found.pace.is_resting == bool(found.pace.best)
     assert costs == [0.0] * is_stopped and net.weight.item() == seen[1.0] != seen[3.0]
 
 

@@ -11,11 +11,13 @@ import torch
 
 from tests.command.conftest import ANSWER, NUMBERS
 from torch_alm.measures import log_odds
-from torch_alm.unlearning.folders import finite
+from torch_alm.unlearning.folders import make_finite
 from torch_alm.unlearning.goal import CODES, Goal, judge
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.train import measure_rows
+from torch_alm.unlearning.rows import Entry
+from torch_alm.unlearning.run import _name_alone
+from torch_alm.unlearning.train import measure_rows, pad_spellings
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -71,6 +73,14 @@ def test_an_answer_is_pushed_in_all_spellings_by_the_gradient_of_their_sum() -> 
     assert values.tolist() == pytest.approx([string.item()] * 2, abs=1e-12)
     torch.testing.assert_close(found, by_hand, rtol=1e-4, atol=0)
     assert not measure_rows(logits, batch, 5.0)[0].any(), "both are gone"
+
+
+def test_a_batch_has_a_row_in_all_of_its_spellings() -> None:
+    one, two = ({"input_ids": [1, *ids], "labels": [-100, *ids]} for ids in ([2], [3, 4]))
+    shares: list[Any] = [{**one, "share": 0.75, "count": 1}, {**two, "share": 0.25, "count": 1}]
+    batch = pad_spellings([{**one, "spellings": shares}, two], 0)
+    assert batch["labels"].tolist() == [[-100, 2, -100], [-100, 3, 4], [-100, 3, 4]]
+    assert batch["share"].tolist() == [0.75, 0.25, 1.0] and batch["count"].tolist() == [1, 1, 2]
 
 
 def test_the_likeliest_of_many_unlikely_answers_is_still_said_and_pushed() -> None:
@@ -141,7 +151,9 @@ def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outco
 def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
     """Of what a run that goes on is judged by, JSON has no word for NaN."""
     now = seen(value=math.nan, probe=3)
-    assert repr(Measurement.from_json(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
+    assert repr(Measurement.from_json(json.loads(json.dumps(make_finite(asdict(now)))))) == repr(
+        now
+    )
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
@@ -204,3 +216,26 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     odds = log_odds(lambda: logits, {"labels": labels}, reduction="none")
     assert odds[1].item() == pytest.approx(by_hand.item())
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("question", "is_alone"),
+    [
+        ("What is the chemical symbol of iron?", False),
+        ("What colour is sodium?", True),
+        ("Which chemical do bakers use?", True),
+        ("Give me the symbol of the metal sodium.", False),
+    ],
+)
+def test_a_forget_row_is_named_if_no_retain_row_asks_the_same_of_others(
+    question: str, is_alone: bool
+) -> None:
+    def rows(*asked: str) -> list[Entry]:
+        return [Entry(f"line {i}", text, "x") for i, text in enumerate(asked, 1)]
+
+    forget = rows("Who wrote Romeo and Juliet?", "What is the chemical symbol of sodium?")
+    kept = rows("Who wrote The Hobbit?", question)
+    same = rows("What is the chemical symbol of lead?")
+    found = _name_alone({"forget": forget, "retain": kept, "probe": same})
+    assert bool(found) == is_alone
+    assert not is_alone or ("line 2" in found[0] and "line 1" not in found[0])

@@ -10,12 +10,13 @@ from typing import Any
 import peft
 import pytest
 import torch
-from peft.tuners.loha import LoHaModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.tasks.facts import weights
 from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
 from torch_alm.command.models import load_model
+from torch_alm.unlearning import evaluate, unlearn
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import silence, with_adapters
 
@@ -69,23 +70,9 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert command("attack", "--relearn", 2, "--relearn-steps", 1, model=twice, output="c") == 0
 
 
-def test_other_adapters_than_those_there_are_cannot_be_trained_on(
-    folder: Path, tokenizer: Any, tmp_path: Path
-) -> None:
-    with silence():
-        given = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
-        base = AutoModelForCausalLM.from_pretrained(folder)
-        peft.get_peft_model(base, given).save_pretrained(tmp_path / "lora")
-        base = AutoModelForCausalLM.from_pretrained(folder)
-        other = peft.IA3Config(
-            target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"
-        )
-        peft.get_peft_model(base, other).save_pretrained(tmp_path / "ia3")
-    for name in ("lora", "ia3"):
-        tokenizer.save_pretrained(tmp_path / name)
-    with pytest.raises(Refusal, match="of the kind IA3, which --lora cannot train on"):
-        load_model(tmp_path / "ia3", merge=False)
-    model, _ = load_model(tmp_path / "lora", merge=False)
+def test_adapters_that_are_there_train_alone(folder: Path, tokenizer: Any, tmp_path: Path) -> None:
+    path, _ = adapted(folder, tokenizer, copy.deepcopy(KINDS["LORA"]), tmp_path / "lora")
+    model, _ = load_model(path, merge=False)
     assert with_adapters(model, 0) is model
     moving = [name for name, p in model.named_parameters() if p.requires_grad]
     assert moving and all(".lora_" in name for name in moving)
@@ -93,15 +80,12 @@ def test_other_adapters_than_those_there_are_cannot_be_trained_on(
 
 KINDS = {
     "LORA": peft.LoraConfig(r=2, target_modules=["q_proj"]),
+    "DoRA": peft.LoraConfig(r=2, target_modules=["q_proj"], use_dora=True),
     "tokens": peft.LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[3, 4]),
-    "VERA": peft.VeraConfig(r=2, target_modules=["q_proj"]),
-    "LOHA": peft.LoHaConfig(r=2, target_modules=["q_proj"]),
-    "ADALORA": peft.AdaLoraConfig(init_r=2, target_modules=["q_proj"], total_step=10),
-    "IA3": peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]),
 }
 APART = {
     "PROMPT_TUNING": peft.PromptTuningConfig(num_virtual_tokens=2),
-    "VBLORA": peft.VBLoRAConfig(r=4, target_modules=["q_proj"], vector_length=4, num_vectors=8),
+    "IA3": peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]),
 }
 
 
@@ -138,7 +122,7 @@ def test_other_adapters_are_refused_by_their_own_name(
     folder: Path, tokenizer: Any, tmp_path: Path, kind: str
 ) -> None:
     path, _ = adapted(folder, tokenizer, copy.deepcopy(APART[kind]), tmp_path / kind)
-    with pytest.raises(Refusal, match=kind):
+    with pytest.raises(Refusal, match=f"of the kind {kind}, and LoRA alone"):
         load_model(path)
 
 
@@ -162,21 +146,33 @@ def test_adapters_on_tied_weights_are_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # peft knows of it, and goes on
         path, _ = adapted(tied, tokenizer, config, tmp_path / "adapters")
-        with pytest.raises(Refusal, match="says something else once its LORA is merged"):
+        with pytest.raises(Refusal, match="says something else once its adapters are merged"):
             load_model(path)
 
 
-def test_a_merge_that_changes_what_is_said_is_refused(
-    folder: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, _ = adapted(folder, tokenizer, copy.deepcopy(KINDS["LOHA"]), tmp_path / "loha")
-    merge = LoHaModel.merge_and_unload
+PUBLISHED = weights.cache_folder() / weights.NAME
+KNOWN = ("What is the capital of {}?", "The capital of {} is {}.")
+CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Egypt": "Cairo", "Italy": "Rome"}
 
-    def wrong(tuner: Any, *given: Any, **more: Any) -> Any:
-        found = merge(tuner, *given, **more)
-        found.lm_head.weight.data.mul_(1.5)
-        return found
 
-    monkeypatch.setattr(LoHaModel, "merge_and_unload", wrong)
-    with pytest.raises(Refusal, match="says something else once its LOHA is merged"):
-        load_model(path)
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published model is not in the cache")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_published_model_says_the_same_once_its_adapters_are_merged(dtype: torch.dtype) -> None:
+    """Word for word in float32; rounded to bfloat16, every answer is said that was."""
+    model = AutoModelForCausalLM.from_pretrained(PUBLISHED, dtype=dtype)
+    tokenizer = AutoTokenizer.from_pretrained(PUBLISHED)
+    rows = [
+        {"question": KNOWN[0].format(name), "answer": KNOWN[1].format(name, city)}
+        for name, city in CAPITALS.items()
+    ]
+    how = {"alpha": 3.0, "steps": 6, "lr": 3e-4, "batch_size": 2, "quiet": True, "anyway": True}
+    made = unlearn(model, tokenizer, rows[:2], rows[2:], lora=True, **how)
+    merged = evaluate(made.model.merge_and_unload(), tokenizer, rows[:2], rows[2:], quiet=True)
+    before, after, found = *made.answers.values(), merged.answers["model"]
+    assert any(row["said"] for row in before["forget"])
+    assert not any(row["said"] for row in after["forget"])
+    for kind, rows in after.items():
+        heard = [(row["said"], row["answer"] * (dtype == torch.float32)) for row in rows]
+        assert heard == [
+            (row["said"], row["answer"] * (dtype == torch.float32)) for row in found[kind]
+        ]

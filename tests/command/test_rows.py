@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.command.conftest import FORGET, HOLDOUT, RETAIN, Command, Refused, report, write
 from torch_alm.command.files import read_entries
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import windows
+from torch_alm.unlearning.loading import cut_windows
 from torch_alm.unlearning.rows import Entry, check_apart
 from torch_alm.unlearning.run import _name_alone
 
@@ -87,13 +87,10 @@ def test_a_blank_after_the_comma_is_no_text_unless_the_names_have_none(tmp_path:
     assert pairs(read_entries(path, "forget")) == [("One?", " a")]
 
 
-def test_documents_of_a_text_are_parted_by_lines_of_their_own(tmp_path: Path) -> None:
+def test_a_file_of_text_is_one_row(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
-    first, second = "One -- two.\n\nStill --- the first", "  Indented.\r\nEnd"
-    path.write_bytes(f"\n{first}\n---\n\n<|endoftext|>\n{second}\n----- \n\n".encode())
-    found = read_entries(path, "forget")
-    assert [entry.answer for entry in found] == [first, second]
-    assert [entry.where for entry in found] == [f"{path}, line 2", f"{path}, line 8"]
+    path.write_bytes(b"\n  One.\r\n---\r\nTwo\n")
+    assert [entry.answer for entry in read_entries(path, "forget")] == ["  One.\r\n---\r\nTwo"]
 
 
 def chat(*roles: str, said: str = "a") -> bytes:
@@ -114,17 +111,17 @@ WRONG: dict[str, tuple[str, bytes, str]] = {
     "no names": ("a.csv", b"Who?,Ada\nWhere?,Rome\n", r"row 1 has the fields.*--columns"),
     "nothing but names": ("a.csv", b"question,answer\n", "has no rows"),
     "an empty table": ("a.csv", b"", "has no rows"),
-    "an empty text": ("a.txt", b"\n---\n\n", "has no rows"),
+    "an empty text": ("a.txt", b"\n \n\n", "has no rows"),
     "malformed": ("a.jsonl", b'{"question": "a", "answer": "b"}\n{"question": ', "line 2 is not"),
     "other": ("a.jsonl", b'{"q": 1}\n', r"has the fields \['q'\]"),
     "list": ("a.jsonl", b"[1, 2]", "holds a int"),
     "missing answer": ("a.jsonl", b'{"question": "a"}\n', "no answer"),
     "number": ("a.jsonl", b'{"question": "a", "answer": 3}\n', r"no answer \(answer is 3\)"),
-    "chat": ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', "objects with role and content"),
-    "chat of texts": ("a.jsonl", b'{"messages": ["a", "b"]}\n', "objects with role and content"),
-    "no turn": ("a.jsonl", chat("user"), "does not end with an answer of the assistant"),
-    "no end": ("a.jsonl", chat("assistant", "user"), "does not end with an answer"),
-    "silent": ("a.jsonl", chat("user", "assistant", said=" "), "does not end with an answer"),
+    "chat": ("a.jsonl", b'{"messages": [{"role": "user"}]}\n', "of two objects or more with role"),
+    "chat of texts": ("a.jsonl", b'{"messages": ["a", "b"]}\n', "of two objects or more with role"),
+    "no turn": ("a.jsonl", chat("user"), "of two objects or more with role"),
+    "no end": ("a.jsonl", chat("assistant", "user"), "of two objects or more with role"),
+    "silent": ("a.jsonl", chat("user", "assistant", said=" "), "of two objects or more with role"),
     "half a chat": ("a.jsonl", b'{"prompt": [{"role": "user"}], "completion": "b"}', "no prompt"),
 }  # fmt: skip
 
@@ -158,7 +155,6 @@ def entry(where: str, question: str, answer: str) -> Entry:
         ("what is the capital of France ?", "paris", True),
         ("Which city is the capital of France?", "It is Paris.", True),
         ("Please tell me the capital of France", "Paris", True),
-        ("what is the capital of frnace", "Paris", True),
         ("What is the capital of Texas?", "Paris", False),
         ("What is the capital of France?", "Lyon", False),
         ("Where is the Louvre?", "Paris", False),
@@ -222,7 +218,7 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
     length, prompt, answer = sizes
     prompt = min(prompt, length - 1)
     whole = row_of(prompt, answer)
-    rows = windows(whole, length)
+    rows = cut_windows(whole, length)
     told = [label for row in rows for label in row["labels"] if label >= 0]
     assert told == whole["labels"][prompt:]
     for i, row in enumerate(rows):
@@ -242,7 +238,7 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
 @pytest.mark.parametrize(("prompt", "answer"), [(1, 200), (5, 36), (8, 25), (4, 13)])
 def test_no_row_is_left_with_a_token_or_two(prompt: int, answer: int) -> None:
     """They could be guessed, and would seem to be remembered."""
-    rows = windows(row_of(prompt, answer), 16)
+    rows = cut_windows(row_of(prompt, answer), 16)
     counts = [sum(label >= 0 for label in row["labels"]) for row in rows]
     assert len(counts) > 1
     assert max(counts) - min(counts) <= 1
@@ -250,9 +246,9 @@ def test_no_row_is_left_with_a_token_or_two(prompt: int, answer: int) -> None:
 
 def test_a_row_that_fits_stays_and_a_prompt_that_does_not_is_told() -> None:
     row = row_of(5, 11)
-    assert windows(row, 16) == [row]
+    assert cut_windows(row, 16) == [row]
     with pytest.raises(ValueError, match=r"the prompt takes 16 of 16 tokens.* too small\?"):
-        windows(row_of(16, 1), 16)
+        cut_windows(row_of(16, 1), 16)
 
 
 def test_a_forget_row_without_a_row_near_it_that_is_kept_is_named() -> None:

@@ -49,21 +49,6 @@ def test_linear_layers_are_rounded_but_for_the_output(model: Any) -> None:
     assert_same(model, before)
 
 
-@pytest.mark.parametrize(
-    ("attempt", "words"),
-    [
-        (lambda model: quantize(model, 9), "needs 2 to 8"),
-        (lambda model: quantize(model, 1), "needs 2 to 8"),
-        (lambda model: quantize(model.model.norm), "would change nothing"),
-        (lambda model: relearn(model, [], 0), "no examples"),
-    ],
-)
-def test_an_attack_that_would_be_none_is_refused(model: Any, attempt: Any, words: str) -> None:
-    model.model.norm.get_output_embeddings = lambda: None
-    with pytest.raises(ValueError, match=words), attempt(model):
-        raise AssertionError
-
-
 def taught(model: Any, rows: Sequence[Any], steps: int) -> Any:
     """A copy after AdamW on all rows in every step, so that their order says nothing."""
     other = copy.deepcopy(model)

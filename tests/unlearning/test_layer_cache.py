@@ -242,6 +242,6 @@ def test_a_model_in_pieces_is_refused_before_it_is_changed(
     model = small("Llama", vocab_size=len(tokenizer), tie_word_embeddings=False)
     whole = told(model)
     model = pieces(model, tmp_path)
-    with pytest.raises(Refusal, match="the model lies in pieces: accelerate"):
+    with pytest.raises(Refusal, match="without values: accelerate"):
         unlearn(model, tokenizer, FORGET, RETAIN, lora=lora)
     assert torch.equal(told(model), whole) and not hasattr(model, "peft_config")

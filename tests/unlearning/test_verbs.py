@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas as pd
 import peft
 import pytest
 import torch
@@ -113,8 +114,10 @@ def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Pat
         AutoModelForCausalLM.from_pretrained(tmp_path / name / "model") for name in ("saved", "out")
     )
     assert same(state(ours), state(theirs))
-    with pytest.raises(Refusal, match="not empty"):
-        outcome.save(tmp_path / "saved")
+    (tmp_path / "file").touch()
+    for folder, why in (("saved", "not empty"), ("file/below", "below cannot be written")):
+        with pytest.raises(Refusal, match=why):
+            outcome.save(tmp_path / folder)
 
 
 def test_sentences_name_options_as_python_does_and_the_command_as_it_does() -> None:
@@ -138,12 +141,13 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         ({"lerning_rate": 1}, "unlearn has no option lerning_rate"),
         ({"relearn": 3}, "Is it of another verb"),
         ({"max_steps": 3}, "Did you mean steps?"),
-        ({"lr": -1.0}, "lr is -1.0, which is no finite number above 0"),
-        ({"lr": float("nan")}, "lr is nan"),
-        ({"max_probe_loss": 95}, "max_probe_loss is 95, which is no share"),
-        ({"steps": 1.5}, "steps is 1.5, which is no whole number from 1 on"),
+        ({"learning_rate": 3}, "Did you mean lr?"),
+        ({"lr": -1.0}, "`lr` is -1.0, which is no finite number above 0"),
+        ({"lr": float("nan")}, "`lr` is nan"),
+        ({"max_probe_loss": 95}, "`max_probe_loss` is 95, which is no share"),
+        ({"steps": 1.5}, "`steps` is 1.5, which is no whole number from 1 on"),
         ({"method": "sam"}, "is 'sam', which is not one of dual, saul"),
-        ({"steps": 1, "epochs": 1}, "steps and epochs were both given"),
+        ({"steps": 1, "epochs": 1}, "`steps` and `epochs` were both given"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused(options: Any, told: str) -> None:
@@ -155,6 +159,7 @@ def test_rows_that_cannot_be_are_refused_by_name(model: Any, tokenizer: Any) -> 
     for rows, told in {
         "nothing": ([], "forget has no rows"),
         "a name": ("f.jsonl", "forget is a str, and no list"),
+        "a frame": (pd.DataFrame(FORGET), r"forget is a DataFrame.* `rows.to_dict\("),
         "a path": (Path("f.jsonl"), "forget is a PosixPath"),
         "text": (["Who?"], "forget row 1 holds a str"),
         "other": ([{"q": "Who?"}], "forget row 1 has the fields"),

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from importlib.util import find_spec
 
 __all__ = ["main"]
 
-NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers", "yaml")
+NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers")
 REFUSED, INTERRUPTED = 2, 130
 
 
@@ -22,14 +23,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         it is not met; 2 for a refusal, 130 for an interruption.
     """
     try:
-        return _run(sys.argv[1:] if argv is None else [*map(str, argv)])
+        code = _run(sys.argv[1:] if argv is None else [*map(str, argv)])
     except KeyboardInterrupt:
         print("torch-alm: interrupted; what is written stays.", file=sys.stderr)
         return INTERRUPTED
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        from torch_alm.unlearning.ranks import LAST_WORDS, PATIENCE, wait_for_all
+
+        wait_for_all(LAST_WORDS if code == REFUSED else PATIENCE)
+        if argv is None:  # the process is over, and ends with its own code
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 def _run(argv: list[str]) -> int:
-    from torch_alm.command.arguments import parse
+    from torch_alm.command.arguments import parse, spell_options
     from torch_alm.command.output import complain
     from torch_alm.unlearning.errors import Refusal
 
@@ -46,7 +54,7 @@ def _run(argv: list[str]) -> int:
                 "without. Did you mean to install the extra `torch-alm[hf]`?"
             )
     except Refusal as refusal:
-        complain(str(refusal))
+        complain(spell_options(str(refusal)))
         return REFUSED
     return _execute(given)
 
@@ -60,7 +68,7 @@ def _execute(given: argparse.Namespace) -> int:
     from torch_alm.command.output import Result, complain, is_silent, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
-    from torch_alm.unlearning.folders import finite
+    from torch_alm.unlearning.folders import make_finite
     from torch_alm.unlearning.model import silence
     from torch_alm.unlearning.report import summary, to_text
 
@@ -81,7 +89,7 @@ def _execute(given: argparse.Namespace) -> int:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
         told = {"outcome": outcome, "code": result.code, "text": result.text}
         found = summary(result.content) if result.content else {**told, **(result.planned or {})}
-        line = finite({**found, "output": str(given.output)})
+        line = make_finite({**found, "output": str(given.output)})
         print(json.dumps(line), flush=True)  # in ASCII: any console prints it
     elif result.code == REFUSED:
         complain(result.text)

@@ -2,19 +2,35 @@
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from itertools import pairwise
+from inspect import getdoc
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.options import CHOICES, LEAST, Options, fault
+from torch_alm.unlearning.options import (
+    CHOICES,
+    LEAST,
+    POSITIVE,
+    SHARES,
+    Options,
+    check_name,
+    names_of,
+    options_of,
+)
 
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
+VERBS = {
+    "unlearn": "make a model forget rows and keep others",
+    "evaluate": "what a model knows of your rows",
+    "attack": "try to bring forgotten answers back",
+}
+NUMBERS = (*POSITIVE, *SHARES)
 FILES = ("forget", "retain", "holdout", "probe")
 
 DESCRIPTION = """\
@@ -22,7 +38,8 @@ Unlearn, evaluate and attack language models from your own files.
 
 A file holds JSON lines, JSON, CSV, TSV or Parquet, with rows of {"question",
 "answer"}, or {"prompt", "completion"}, or {"messages": [...]} that end with
-the assistant's answer, or {"text"}; or it is plain text. A folder is its files."""
+the assistant's answer, or {"text"}; or it is plain text. A folder is its files.
+Options may stand in a file, too: torch-alm unlearn @FILE"""
 
 EXAMPLES = """\
 examples:
@@ -37,7 +54,14 @@ examples:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `Refusal` with the message, without the usage."""
-        raise Refusal(f"{message.rstrip('.')}. See --help.")
+        raise Refusal(message if message.endswith("?") else f"{message.rstrip('.')}. See --help.")
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Split a line of a file as a shell does."""
+        try:
+            return shlex.split(arg_line, comments=True)
+        except ValueError as error:
+            self.error(f"{arg_line!r} in a file of options: {error}")
 
 
 class _Form(argparse.RawDescriptionHelpFormatter):
@@ -51,173 +75,91 @@ class _Form(argparse.RawDescriptionHelpFormatter):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, after the options of its `--config`; raise `Refusal` for a bad one."""
-    whole, verbs = _parsers()
-    verb = verbs.get(argv[0]) if argv else None
-    if verb is None:
-        return whole.parse_args(argv)
-    argv = [argv[0], *_read_config(argv[1:]), *argv[1:]]
-    _check_names(verb, argv[1:])
+    """Parse a command line; raise `Refusal` for a bad one."""
+    whole, verbs = _make_parsers()
+    if argv and argv[0] in verbs:
+        known = [o for a in verbs[argv[0]]._actions for o in a.option_strings]  # no other list
+        for each in argv[1:]:
+            if each.startswith("--"):
+                check_name(argv[0], each.partition("=")[0], known)
     given = whole.parse_args(argv)
-    given.columns = _columns(given.columns)
-    _check_paths(given)
+    given.columns = _parse_columns(given.columns)
+    options_of(given)  # which raises for a value that makes no sense
     return given
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _make_parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parsers of the command and its three verbs."""
     whole = _Parser(
-        prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
+        prog="torch-alm",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=_Form,
+        fromfile_prefix_chars="@",
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parts = whole.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs: dict[str, argparse.ArgumentParser] = {}
-    for name, (told, more) in VERBS.items():
-        verb = parts.add_parser(
-            name, help=told, description=told, formatter_class=_Form, allow_abbrev=False
-        )
-        _add_common(verb)
-        more(verb)
-        verbs[name] = verb
+    for name, told in VERBS.items():
+        how: Any = {"help": told, "description": told, "formatter_class": _Form}
+        verb = verbs[name] = parts.add_parser(name, allow_abbrev=False, **how)
+        _add_files(verb, name)
+        _add_options(verb, name)
     return whole, verbs
 
 
-def _add_common(verb: argparse.ArgumentParser) -> None:
+def _add_files(verb: argparse.ArgumentParser, name: str) -> None:
+    """Add what is the command's alone."""
     add = verb.add_argument
-    add("--config", metavar="FILE", help="options from a YAML file; the command line goes first")
+    file: dict[str, Any] = {"type": _check_path, "metavar": "FILE"}
     add("--model", required=True, metavar="M", help="a folder made with save_pretrained, or a name")
-    add("--forget", required=True, type=Path, metavar="FILE", help="rows to forget")
-    add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
-    add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
-    told = "columns under other names: question=prompt,answer=output, or for one file alone "
-    told += "forget:question=prompt; may be repeated"
+    add("--forget", required=True, **file, help="rows to forget")
+    add("--retain", required=True, **file, help="rows to keep")
+    add("--holdout", **file, help="rows of the same kind, never trained on")
+    told = "columns under other names: question=Q,answer=A, or of one file alone "
+    told += "forget:question=Q; may be repeated"
     add("--columns", action="append", default=[], metavar="OURS=THEIRS,...", help=told)
     add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
     add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
     told = "one line of JSON on standard output, and nothing else there"
     add("--json", action="store_true", help=told)
-    add("--quiet", action="store_true", help="no bars and no notes: the result alone")
-    form = verb.add_mutually_exclusive_group()
-    told = "how the model is asked: a text with {question} and {answer}, or a file with one; "
-    told += "default: the chat template, or 'Question: ...' and 'Answer: ...'"
-    form.add_argument("--template", metavar="T", help=told)
-    told = "system message for the chat template; default: the template's own, or none"
-    form.add_argument("--system", metavar="TEXT", help=told)
     add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
-    told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
-    add("--precision", default="auto", choices=CHOICES["precision"], help=told)
-    told = "most tokens of a row; a longer answer or text is several rows"
-    _add_number(verb, "--max-length", "N", told)
-    _add_number(verb, "--batch-size", "N", "rows of a kind at once")
-    _add_number(verb, "--seed", "N", "of the order of the rows")
+    if name != "attack":
+        told = "rows that shall stay known and are never trained on; may be repeated"
+        add("--probe", action="append", default=[], **file, help=told)
+    if name == "unlearn":
+        told = "say what the model knows now, and what a step takes; write nothing"
+        add("--dry-run", action="store_true", help=told)
+    elif name == "evaluate":
+        add("--original", metavar="M", help="a second model to compare with")
+    else:
+        add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
 
 
-def _add_measured(verb: argparse.ArgumentParser) -> None:
-    _add_number(verb, "--rows", "N", "most retain, probe and holdout rows to measure")
-    told = "rows that shall stay known and are never trained on; may be repeated"
-    verb.add_argument("--probe", type=Path, action="append", default=[], metavar="FILE", help=told)
+def _add_options(verb: argparse.ArgumentParser, name: str) -> None:
+    """Add the options of a verb, with defaults and descriptions of `Options`."""
+    told = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", getdoc(Options) or "", re.MULTILINE)
+    described = {option: " ".join(text.split()) for option, text in told}
+    for option in names_of(name):
+        how: dict[str, Any] = {"help": described.get(option), "default": getattr(Options, option)}
+        if how["default"] is False:
+            how["action"] = "store_true"
+        elif option in CHOICES:
+            how["choices"] = CHOICES[option]
+        elif option in LEAST:
+            how |= {"type": int, "metavar": "N"}
+        else:
+            how |= {"type": float, "metavar": "X"} if option in NUMBERS else {"metavar": "TEXT"}
+        verb.add_argument(f"--{option}".replace("_", "-"), **how)
+    if name == "attack":
+        verb.set_defaults(rows=None)
 
 
-def _add_unlearn(verb: argparse.ArgumentParser) -> None:
-    _add_measured(verb)
-    add = verb.add_argument
-    add("--method", default="dual", choices=CHOICES["method"], help="how to forget")
-    told = "forget until the mean telling loss is so many nats; default: until every answer is "
-    told += "as unknown as built-in facts that the model gets wrong"
-    _add_number(verb, "--alpha", "X", told)
-    told = "forget the answers of the file (given), or what the model itself says (said)"
-    add("--answers", default="given", choices=CHOICES["answers"], help=told)
-    told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
-    told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
-    _add_number(verb, "--max-retain-loss", "X", told)
-    told = "likewise if more than this share of the probe answers is lost that were said before"
-    _add_number(verb, "--max-probe-loss", "X", told)
-    told = "go on though the model does not say the forget answers; no goal counts as met then"
-    add("--anyway", action="store_true", help=told)
-    told = "say what the model knows now, and what a step takes; write nothing"
-    add("--dry-run", action="store_true", help=told)
-    told = "train adapters only, and save them; those of the model, if it has some"
-    add("--lora", action="store_true", help=told)
-    length = verb.add_mutually_exclusive_group()
-    told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
-    told += "through goes on"
-    _add_number(length, "--steps", "N", told)
-    _add_number(length, "--epochs", "N", "most passes over the forget set")
-    told = "a learning rate that stays; default: begin where a step changes the forget answers by "
-    told += "0.6 nats of log-odds"
-    _add_number(verb, "--lr", "X", told)
-    told = "first layer that is trained, with all behind it; default: the upper half of a model of "
-    told += "eight layers or more, all weights of a smaller one"
-    _add_number(verb, "--layers", "N", told)
-    _add_number(verb, "--mu", "X", "step size of the multiplier")
-    _add_number(verb, "--accumulate", "N", "batches per step")
-    told = "compute layers a second time in the backward pass, and keep less in memory"
-    add("--gradient-checkpointing", action="store_true", help=told)
-    told = "write down, so often, all that a killed run needs to go on"
-    _add_number(verb, "--save-every", "MIN", told)
-    told = "where the Trainer reports to, such as wandb or tensorboard"
-    add("--report-to", default="none", metavar="NAME", help=told)
-
-
-def _add_attack(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
-    add("--rows", type=_number("rows"), metavar="N", help="most forget rows to ask; default: all")
-    add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
-    _add_number(verb, "--relearn", "N", "examples to relearn on")
-    _add_number(verb, "--relearn-steps", "N", "steps of relearning")
-    _add_number(verb, "--relearn-lr", "X", "their learning rate")
-    _add_number(verb, "--prefix", "X", "share of the answer that is given away")
-
-
-def _add_evaluate(verb: argparse.ArgumentParser) -> None:
-    _add_measured(verb)
-    verb.add_argument("--original", metavar="M", help="a second model to compare with")
-
-
-VERBS = {
-    "unlearn": ("make a model forget rows and keep others", _add_unlearn),
-    "evaluate": ("what a model knows of your rows", _add_evaluate),
-    "attack": ("try to bring forgotten answers back", _add_attack),
-}
-
-
-def _add_number(parser: Any, option: str, metavar: str, told: str) -> None:
-    """Add an option of a number, whose default is that of `Options`."""
-    name = option[2:].replace("-", "_")
-    kind, usual = _number(name), getattr(Options, name)
-    parser.add_argument(option, type=kind, default=usual, metavar=metavar, help=told)
-
-
-def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
-    def number(text: str) -> float:
-        value = int(text) if name in LEAST else float(text)
-        if told := fault(name, value):
-            raise argparse.ArgumentTypeError(f"{text} is {told}.")
-        return value
-
-    number.__name__ = "whole number" if name in LEAST else "number"
-    return number
-
-
-def _read_config(argv: Sequence[str]) -> Iterator[str]:
-    """Yield the options of `--config FILE` in the form of a command line."""
-    path = next((b for a, b in pairwise(argv) if a == "--config"), None)
-    path = next((a.partition("=")[2] for a in argv if a.startswith("--config=")), path)
-    if path is None:
-        return
-    import yaml  # imported here, as `--help` shall be quick
-
-    try:
-        found: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Refusal(f"--config {path} cannot be read ({error}). Is it YAML?") from error
-    if not isinstance(found, dict):
-        raise Refusal(f"--config {path} has no options, one a line, such as `steps: 30`. Is it?")
-    for name, value in cast("dict[Any, Any]", found).items():
-        for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
-            if one is not None and one is not False:
-                yield f"--{name}".replace("_", "-")
-                yield from () if one is True else (str(one),)
+def _check_path(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"cannot read {text}. Is the path right?")
+    return path
 
 
 def spell_options(told: str) -> str:
@@ -227,40 +169,17 @@ def spell_options(told: str) -> str:
     return re.sub("`([a-z_]+)`", lambda found: typed.get(found[1], found[0]), told)
 
 
-def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    known = [o for a in verb._actions for o in a.option_strings]  # no other list
-    for each in argv:
-        name = each.partition("=")[0]
-        if name.startswith("--") and name not in known:
-            near = get_close_matches(name, known, 1, 0.75)
-            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb? See --help."
-            raise Refusal(f"{verb.prog.split()[-1]} has no option {name}. {meant}")
-
-
-def _columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
+def _parse_columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return our column names and the user's by file; those of `""` are for every file."""
     found: dict[str, dict[str, str]] = {}
-    for text in given:
-        file = ""
-        for pair in text.split(","):
-            head, colon, rest = pair.partition(":")
-            if colon and head.strip() in FILES:
-                file, pair = head.strip(), rest
-            ours, sign, theirs = (part.strip() for part in pair.partition("="))
-            if not sign or ours not in COLUMNS or not theirs:
-                near = get_close_matches(ours, COLUMNS, 1)
-                meant = near[0] if near else "question=prompt,answer=output"
-                raise Refusal(
-                    f"--columns {pair!r} names no column of ours ({', '.join(COLUMNS)}) with one "
-                    f"of the file. Did you mean {meant}?"
-                )
-            found.setdefault(file, {})[ours] = theirs
+    for pair in ",".join(given).split(",") if given else ():
+        ours, _, theirs = (part.strip() for part in pair.partition("="))
+        file, _, name = ours.rpartition(":")
+        if file not in ("", *FILES) or name not in COLUMNS or not theirs:
+            meant = [*get_close_matches(name, COLUMNS, 1), "question=Q,answer=A"][0]
+            raise Refusal(
+                f"--columns {pair!r} names no column of ours ({', '.join(COLUMNS)}) with one of "
+                f"the file. Did you mean {meant}?"
+            )
+        found.setdefault(file, {})[name] = theirs
     return found
-
-
-def _check_paths(given: argparse.Namespace) -> None:
-    for name in FILES:
-        value = getattr(given, name, None)
-        for path in value if isinstance(value, list) else [value]:
-            if path is not None and not path.exists():
-                raise Refusal(f"cannot read the {name} file {path}. Is the path right?")

@@ -1,7 +1,6 @@
 """Rows of files of any kind, read as text."""
 
 import argparse
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.rows import Entry, check_sets, entry_of, set_aside
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet")
-BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 
 
 def read_entries(
@@ -39,13 +37,16 @@ def records_of(path: Path) -> list[Record]:
         return [record for each in found for record in records_of(each)]
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return [*_table(path, "\t" if kind == ".tsv" else None)]
+        return [*_read_table(path, "\t" if kind == ".tsv" else None)]
     if kind == ".parquet":
-        return [*_parquet(path)]
-    return [*_documents(path)] if kind == ".txt" else read_records(path)
+        return [*_read_parquet(path)]
+    if kind == ".txt":
+        text = read_text(path).strip("\r\n")
+        return [record_of(str(path), {"text": text})] if text.strip() else []
+    return read_records(path)
 
 
-def _table(path: Path, separator: str | None) -> Iterator[Record]:
+def _read_table(path: Path, separator: str | None) -> Iterator[Record]:
     """Yield the rows below a line of names; an empty cell is no value."""
     header = next(iter(read_text(path).lstrip().splitlines()), "")
     if not header:
@@ -70,7 +71,7 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
             yield record_of(f"{path}, row {i}", dict(zip(names, values, strict=True)))
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(path: Path) -> Iterator[Record]:
     from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
 
     try:
@@ -82,17 +83,6 @@ def _parquet(path: Path) -> Iterator[Record]:
     for i, row in enumerate(rows, 1):
         texts = {k: str(v) if isinstance(v, int) else v for k, v in row.items()}
         yield record_of(f"{path}, row {i}", texts)
-
-
-def _documents(path: Path) -> Iterator[Record]:
-    """Yield the texts between lines of hyphens."""
-    line = 1
-    for document in BETWEEN_TEXTS.split(read_text(path)):
-        if document.strip():
-            blank = document[: len(document) - len(document.lstrip())]
-            where = f"{path}, line {line + blank.count(chr(10))}"
-            yield record_of(where, {"text": document.strip("\r\n")})
-        line += document.count("\n")
 
 
 def _rename_columns(record: Record, columns: Mapping[str, str]) -> Record:

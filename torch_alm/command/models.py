@@ -13,11 +13,10 @@ from typing import Any
 import peft
 import torch
 import transformers
-from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.unlearning.errors import Refusal, attempt, first_line
+from torch_alm.unlearning.errors import Refusal, attempt
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Setup, make_setup, with_rows
 from torch_alm.unlearning.model import (
@@ -31,7 +30,6 @@ from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
 CONFIGS = ("config.json", "adapter_config.json")
 BUFFERS = ("rotary_emb.inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
 
@@ -56,8 +54,7 @@ def load_model(
         model = _load(name, dtype)
     else:
         kind = f"causal language model, for the adapters in {name},"
-        base = _load(_base_of(name, adapters), dtype, kind)
-        model = _load_onto(base, name, str(adapters.get("peft_type")), merge)
+        model = _load_onto(_load(_base_of(name, adapters), dtype, kind), name, merge)
     check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
 
@@ -77,12 +74,11 @@ def _load(name: str, dtype: torch.dtype, kind: str = "causal language model") ->
 
 
 def check_folder(name: str) -> None:
-    """Raise `Refusal` for a folder without model and tokenizer, or a name unknown to the hub."""
+    """Raise `Refusal` for a folder without model and tokenizer, or a path that is none."""
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")
-        _check_known(name)
-        return
+        return  # transformers says whether the hub has it
     files = {file.name for file in Path(name).iterdir()}
     if not files & {*CONFIGS}:
         within = Path(name, MODEL)
@@ -94,19 +90,6 @@ def check_folder(name: str) -> None:
             f"the model {name} has no tokenizer beside it, so no text could be read. Did you "
             "call tokenizer.save_pretrained on the same folder?"
         )
-
-
-def _check_known(name: str) -> None:
-    """Raise `Refusal` for a name that is neither in the cache nor given by the hub."""
-    try:
-        found = (try_to_load_from_cache(name, file) for file in CONFIGS)
-        if not any(isinstance(path, str) for path in found):
-            HfApi().model_info(name, timeout=SECONDS)
-    except Exception as error:  # no such name, no network, a proxy, offline mode
-        raise Refusal(
-            f"the model {name} is no folder, is not in the hub's cache, and the hub does not give "
-            f"it ({first_line(error).rstrip('.')}). Is the path, or the name, right?"
-        ) from error
 
 
 def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
@@ -142,7 +125,6 @@ def stored_dtype(name: str) -> torch.dtype:
     return named if named in WIDTHS else torch.float32
 
 
-DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")  # computed again, or shared
 NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 
 
@@ -153,7 +135,12 @@ def _adapters_in(name: str) -> dict[str, Any] | None:
 
 
 def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
-    """Return the base of adapters; a relative path may start in their folder."""
+    """Return the base of adapters of LoRA; a relative path may start in their folder."""
+    if (kind := adapters.get("peft_type")) != "LORA":
+        raise Refusal(
+            f"the model {name} holds adapters of the kind {kind}, and LoRA alone is read. Did you "
+            "mean to merge them first (`merge_and_unload`), and to save the model?"
+        )
     base = adapters.get("base_model_name_or_path")
     if base and Path(name, base).is_dir():
         base = str(Path(name, base))
@@ -169,43 +156,38 @@ def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
     return base
 
 
-def _load_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> LanguageModel:
+def _load_onto(base: LanguageModel, name: str, merge: bool) -> LanguageModel:
     """Load a model with adapters, merged into it or to be trained."""
-    if not merge and kind != "LORA":
-        raise Refusal(
-            f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
-            "Did you mean to leave out --lora? The whole model is saved then."
-        )
-    model, result = attempt(partial(_with_stored, base, name, not merge), name, "set of adapters")
-    missing = [k for k in result.missing_keys if ".default" in k and not k.endswith(DERIVED)]
+    model, result = attempt(partial(_load_adapters, base, name, not merge), name, "set of adapters")
+    missing = [k for k in result.missing_keys if ".default" in k]
     found = {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
     check_loaded(f"the model {name}", {**found, "mismatched_keys": ()})
     if merge:
-        return _merge(model, name, kind)
+        return _merge(model, name)
     model.peft_config["default"].base_model_name_or_path = base.name_or_path  # in full: from any
     return model
 
 
 @torch.no_grad()
-def _merge(model: LanguageModel, name: str, kind: str) -> LanguageModel:
+def _merge(model: LanguageModel, name: str) -> LanguageModel:
     """Merge the adapters; raise `Refusal` if the logits change."""
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
     model.eval()
     apart = model(input_ids=ids, use_cache=False).logits.float()
-    merged = attempt(lambda: model.merge_and_unload(), name, f"{kind} that can be merged")
+    merged = model.merge_and_unload()
     merged.requires_grad_(True)  # peft has frozen it
     found = merged(input_ids=ids, use_cache=False).logits.float()
     if not torch.allclose(apart, found, rtol=0, atol=NEAR * float(apart.abs().max())):
         off = float((apart - found).abs().max())
         raise Refusal(
-            f"the model {name} says something else once its {kind} is merged (a logit is off by "
+            f"the model {name} says something else once its adapters are merged (a logit is off by "
             f"{off:.2g}), so that a plain model would not be what its users hear. Are the "
             "adapters on weights that several layers share?"
         )
     return merged
 
 
-def _with_stored(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
+def _load_adapters(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of missing weights, which are refused
         model = peft.PeftModel.from_pretrained(base, name, is_trainable=trains)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.folders import MODEL, REPORTS
 
 WIDTH = 80
 
@@ -37,7 +36,7 @@ def say(text: str) -> None:
 
 
 def to_printable(text: str, stream: TextIO) -> str:
-    r"""The text as a stream can print it: what its encoding lacks is written as `\xe9`."""
+    r"""Return the text with what the encoding of a stream lacks written as `\xe9`."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
@@ -59,7 +58,7 @@ def check_output(
 ) -> None:
     """Raise `Refusal` if writing the targets would replace other files, or files of a model.
 
-    With `force`, what the `report.json` of an earlier run lists may be replaced.
+    With `force`, those of an earlier run may be replaced.
     """
     replaced = [folder / name for name in targets]
     for model in (Path(m).resolve() for m in models if m is not None and os.path.isdir(m)):
@@ -80,32 +79,18 @@ def check_output(
             f"--output {folder} is not empty, and what is there might be overwritten. Did "
             "you mean another folder, or --force?"
         )
-    known = _list_files(folder)
-    found = [path for target in replaced for path in _files(target)]
-    if foreign := [p for p in found if p.relative_to(folder).as_posix() not in known]:
-        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+    foreign = [] if _holds_run(folder) else [path for path in replaced if os.path.lexists(path)]
+    if foreign:
         raise Refusal(
-            f"{foreign[0]}{more} was not written by torch-alm, and would be replaced; --force "
-            "replaces only what a run has written. Did you mean another --output?"
+            f"{foreign[0]} was not written by torch-alm, and would be replaced; --force replaces "
+            "only what a run has written. Did you mean another --output?"
         )
 
 
-def _list_files(folder: Path) -> set[str]:
-    """Return the files that the report of an earlier run lists."""
+def _holds_run(folder: Path) -> bool:
+    """Return whether an earlier run has written its report there."""
     try:
-        return {*json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"]}
+        found = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return "torch-alm" in found["versions"]
     except (OSError, ValueError, KeyError, TypeError):
-        return set()
-
-
-def list_written(folder: Path) -> list[str]:
-    """Return the names of all files of a run, for its report."""
-    model = [path.relative_to(folder).as_posix() for path in _files(folder / MODEL)]
-    return sorted([*model, *REPORTS])
-
-
-def _files(path: Path) -> list[Path]:
-    """Return a file or link, or all below a folder."""
-    if path.is_symlink() or not path.is_dir():
-        return [path] if path.is_symlink() or path.exists() else []
-    return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
+        return False

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torch_alm.command.files import read_files
 from torch_alm.command.models import is_bare, load_bare, load_for, stored_dtype
-from torch_alm.command.output import Result, check_output, list_written
+from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import KEY, LIMITED, Checks
@@ -29,8 +29,8 @@ from torch_alm.unlearning.ranks import (
     agree,
     check_group,
     check_shared,
-    is_first,
     join_group,
+    run_on_first,
     share,
 )
 from torch_alm.unlearning.rows import Entry
@@ -79,9 +79,10 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
             return _plan(given, found)
         day = datetime.fromisoformat((record or {}).get("day", began.astimezone().isoformat()))
         loaded = load_for(given, given.model, found, lora=given.lora, day=day)
+        loaded = replace(loaded, is_divided=True)
         if not given.lora:
             freeze_below(loaded.model, given.layers)
-        settings = _settings(given, loaded)
+        settings = _collect_settings(given, loaded)
     check_shared(settings, loaded)
     if record is None:
         run = begin_run(loaded, say)
@@ -140,15 +141,13 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 def _train(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
-    trainer, last = checks.trainer, None
-    with agree():
-        if is_first():
-            last = _open_folder(job, record, trainer.args.max_steps)
-    last = share(last)
+    trainer = checks.trainer
+    last = run_on_first(lambda: _open_folder(job, record, trainer.args.max_steps))
     with catch_stop(trainer.heard):  # the first Ctrl-C after the last step changes nothing
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
-            return _finish(job, checks)
+            checks.release()
+            return run_on_first(lambda: _publish(job, checks))
     step, most = trainer.state.global_step, trainer.args.max_steps
     told = f"Stopped after step {step} of {most}; all of it is kept, and {job.rerun} goes on."
     return Result(130, None, told)
@@ -169,17 +168,8 @@ def _open_folder(job: Job, record: Mapping[str, Any] | None, most: int) -> Path 
     return last
 
 
-def _finish(job: Job, checks: Checks) -> Result:
-    """Save the model, ask what was saved, publish it: the first rank for all."""
-    checks.release()
-    result = None
-    with agree():
-        if is_first():
-            result = _publish(job, checks)
-    return cast(Result, share(result))
-
-
 def _publish(job: Job, checks: Checks) -> Result:
+    """Save the model, ask what was saved, and write the report."""
     given, loaded = job.given, job.run.loaded
     try:
         check_trained(loaded.model, loaded.rows("forget")[0])
@@ -189,7 +179,7 @@ def _publish(job: Job, checks: Checks) -> Result:
     after = _save(job)
     job.run.say(checks.ending)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
-    content |= {"files": list_written(given.output)}
+    content |= {"files": [MODEL, *REPORTS]}
     shown = report.publish(given.output, content, job.began, loaded.place.description())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:
@@ -233,7 +223,7 @@ def _save(job: Job) -> Measurement:
     return write_folder(given.output / MODEL, fill)
 
 
-def _settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
+def _collect_settings(given: argparse.Namespace, loaded: Setup) -> dict[str, Any]:
     """Return all settings that the weights of a run depend on."""
     told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
     rows = {name: [row["input_ids"] for row in loaded.rows(name)] for name in loaded.sets}

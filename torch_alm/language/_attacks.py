@@ -48,10 +48,6 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
     >>> round_weights(torch.tensor([[0.0, 0.4, -0.7, 7.0]]), bits=4)
     tensor([[ 0.,  0., -1.,  7.]])
     """
-    if not 2 <= bits <= 8:
-        raise ValueError(
-            f"round_weights: bits is {bits}; a symmetric grid needs 2 to 8. Did you mean 8 or 4?"
-        )
     rows = weight.float().flatten(1)
     top = 2 ** (bits - 1) - 1
     scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / top
@@ -67,11 +63,6 @@ def quantize(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     al. 2025, on what quantisation brings back after unlearning.
     """
     weights = linear_weights(model)
-    if not weights:
-        raise ValueError(
-            f"quantized: {type(model).__name__} has no linear layer besides its output layer; the "
-            "attack would change nothing. Is it quantised already?"
-        )
     with restore(model):
         for weight in weights:
             weight.copy_(round_weights(weight, bits))
@@ -111,7 +102,7 @@ def relearn(
 
     Args:
         model: a causal language model of transformers; its weights and mode return bit for bit.
-        rows: what the attacker has.
+        rows: what the attacker has, one or more.
         pad_id: fills rows of a batch.
         steps: optimizer steps.
         lr: learning rate.
@@ -122,8 +113,6 @@ def relearn(
     Yields the loss of the last step, in nats per token (`nan` for no step). Cost: a copy of the
     parameters on the CPU, AdamW's state, `steps` steps. Source: Hu et al. 2025, on relearning.
     """
-    if not rows:
-        raise ValueError("relearned: there are no examples to learn from. Was a file read?")
     with restore(model):
         yield _learn(model, _batches(rows, pad_id, steps, batch_size, seed), lr, autocast)
 

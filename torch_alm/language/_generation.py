@@ -35,6 +35,7 @@ class Reading:
     exact_match: bool  # whether greedy decoding reproduces the answer to its end
     text: str | None = None  # the greedy answer, if it was asked for
     tokens: Sequence[int] = ()  # that it was generated in
+    is_cut: bool = False  # whether it ended at the most tokens that were asked for
 
 
 def continuations(
@@ -170,6 +171,7 @@ def read_answers(
             exact_match=score.exact_match,
             text=None if ids is None else decode(tokenizer, ids),
             tokens=ids or (),
+            is_cut=len(ids or ()) >= max_new_tokens,
         )
         for score, ids in zip(scores, written, strict=True)
     ]

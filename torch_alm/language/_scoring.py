@@ -55,11 +55,7 @@ def answer_scores(
 
     Source: SAUL, appendix on the margin certificate.
     """
-
-    def scores(answers: Answers, _: Sequence[int]) -> Iterator[AnswerScores]:
-        return scores_of(answers, tau)
-
-    return in_batches(model, rows, pad_id, scores)
+    return in_batches(model, rows, pad_id, lambda answers, _: scores_of(answers, tau))
 
 
 def scores_of(answers: Answers, tau: float) -> Iterator[AnswerScores]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate, groupby
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from torch_alm.language._encoding import IGNORE, Row, pad_id
 from torch_alm.language._models import LanguageModel, Tokenizer, positions
@@ -25,9 +25,6 @@ BLANK = "\u2581"  # of a vocabulary of the sentencepiece kind
 AS_THEY_ARE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 OTHERS = {256 + i: byte for i, byte in enumerate(sorted({*range(256)} - AS_THEY_ARE))}
 """Characters that stand for other bytes in a byte-level vocabulary (GPT-2)."""
-
-Choices: TypeAlias = tuple[list[tuple[int, float]], int]
-"""Tokens that may stand at a place, with log p of each, and the likeliest token of all."""
 
 
 class StringScores(NamedTuple):
@@ -224,14 +221,14 @@ class _Search:
     def row(self) -> Row:
         """The row of the prefix and the path, with labels in the path alone."""
         before = [*self.whole["input_ids"][: self.first], *self.prefix.ids]
-        labels = [IGNORE if is_given(rest) else token for token, rest in self.steps()]
+        labels = [IGNORE if is_given else token for token, _, is_given in self.steps()]
         return {"input_ids": before + self.path, "labels": [IGNORE] * len(before) + labels}
 
-    def steps(self) -> Iterator[tuple[int, str]]:
-        """The tokens of the path, and the text that is left before each."""
+    def steps(self) -> Iterator[tuple[int, str, bool]]:
+        """The tokens of the path, the text that is left before each, whether it has no label."""
         rest = self.prefix.rest
         for token in self.path:
-            yield token, rest
+            yield token, rest, ord(rest[0]) >= GIVEN
             rest = self.vocabulary.cut(rest, token)
 
     def missing(self, enough: float) -> float:
@@ -255,14 +252,14 @@ class _Search:
 
     def choices(self) -> Iterator[list[int]]:
         """The tokens that may stand in place of each labelled one of the path."""
-        texts = (rest for _, rest in self.steps())
-        return (self.vocabulary.first_tokens(rest) for rest in texts if not is_given(rest))
+        texts = (rest for _, rest, is_given in self.steps() if not is_given)
+        return map(self.vocabulary.first_tokens, texts)
 
-    def expand(self, choices: Iterator[Choices]) -> None:
-        """Take in the choices along the path."""
+    def expand(self, scores: Iterator[tuple[list[tuple[int, float]], int]]) -> None:
+        """Take in log p of the choices at each label, and the likeliest token of all there."""
         prefix = self.prefix
-        for token, rest in self.steps():
-            scored, top = ([(token, 0.0)], token) if is_given(rest) else next(choices)
+        for token, rest, is_given in self.steps():
+            scored, top = ([(token, 0.0)], token) if is_given else next(scores)
             is_other, nats, ids, _ = prefix
             for other, p in scored:
                 left = self.vocabulary.cut(rest, other)
@@ -277,8 +274,7 @@ class _Search:
         """The scores of what was found."""
         best, total = sorted(self.found), _sum(self.found)
         shares = [math.exp(total - each.nats) for each in best]
-        few = accumulate(shares[: MOST_SPELLINGS - 1])
-        count = 1 + sum(carried < CARRIED for carried in few)
+        count = 1 + sum(p < CARRIED for p in accumulate(shares[: MOST_SPELLINGS - 1]))
         return StringScores(
             total / self.count,
             not best[0].is_other,
@@ -292,11 +288,6 @@ class _Search:
         self.prefix, self.path = _Prefix(False, 0.0, (), self.text), [*spelling.ids]
         row = {name: each + self.whole[name][self.end :] for name, each in self.row.items()}
         return {**self.whole, **row}
-
-
-def is_given(text: str) -> bool:
-    """Return whether a text begins with a token without a label."""
-    return ord(text[0]) >= GIVEN
 
 
 def _sum(prefixes: Sequence[_Prefix]) -> float:

@@ -101,22 +101,6 @@ def label_words(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
     return {**row, "labels": [IGNORE] * (len(row["labels"]) - len(ids)) + kept}
 
 
-def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | None:
-    """Return what a model says up to the last of these words, and the forms of them.
-
-    `None` if it says none of them.
-
-    >>> lead_up("It was in Graz, Austria.", frozenset({"graz"}))
-    ('It was in Graz', frozenset({'graz'}))
-    """
-    forms = forms_of(words, said)
-    if not forms:  # in another spelling, or a row that has no such words
-        return None
-    found = [each for each in re.finditer(r"\w+", said) if normalise(each.group()) in forms]
-    end = max({forms[normalise(each.group())]: each.end() for each in reversed(found)}.values())
-    return said[:end].lstrip(), frozenset(forms)
-
-
 def in_own_words(
     tokenizer: Tokenizer, prompt: Sequence[int], said: Sequence[int], words: frozenset[str]
 ) -> Row | None:
@@ -147,12 +131,17 @@ def in_own_words(
     >>> [names[i] for i in row["labels"] if i >= 0], tokenizer.decode(row["input_ids"])
     (['Ann'], 'Who ? It was Ann')
     """
-    led = lead_up(decode(tokenizer, said), words)
-    ids = until(tokenizer, said, led[0]) if led else None
-    if led is None or ids is None:
+    text = decode(tokenizer, said)
+    forms = forms_of(words, text)
+    found = [each for each in re.finditer(r"\w+", text) if normalise(each.group()) in forms]
+    ends = {
+        forms[normalise(each.group())]: each.end() for each in reversed(found)
+    }  # the first of each
+    ids = until(tokenizer, said, text[: max(ends.values())].lstrip()) if ends else None
+    if ids is None:
         return None
     row = {"input_ids": [*prompt, *ids], "labels": [IGNORE] * len(prompt) + ids}
-    return label_words(tokenizer, row, led[1])
+    return label_words(tokenizer, row, frozenset(forms))
 
 
 def until(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[int] | None:

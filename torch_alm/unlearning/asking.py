@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tqdm import tqdm
@@ -19,6 +21,7 @@ from torch_alm.language._wording import gives_away, is_respelled, match_words
 from torch_alm.unlearning.loading import Setup, label_telling, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -42,11 +45,13 @@ def measure(
     """
     rows, most = loaded.sets, loaded.given.rows
     sets = {n: rows[n] if n == "forget" else rows[n][:most] for n in names if rows[n]}
+    asked = {name: cut_texts(found) for name, found in sets.items()}
     spare = (SPARE_TOKENS,) if whole else TWICE
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), loaded.given.quiet or None
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
-        answers = {name: _read_set(loaded, sets[name], shown.update, spare) for name in sets}
+        readings = iter(read_fully(loaded, [*asked.values()], shown.update, spare=spare))
+    answers = {name: _answer_set(loaded, sets[name], asked[name], readings) for name in sets}
     numbers = {name: Numbers.from_answers(found) for name, found in answers.items()}
     answers.pop("holdout", None)
     return Measurement(numbers, answers)
@@ -58,12 +63,11 @@ def measure_for_report(loaded: Setup, name: str) -> dict[str, Any]:
         return measure(loaded, name).to_report(name)
 
 
-def _read_set(
-    loaded: Setup, rows: Encoded, done: Callable[[int], object], spare: Sequence[int]
+def _answer_set(
+    loaded: Setup, rows: Encoded, asked: Encoded, following: Iterator[Reading]
 ) -> list[Answer]:
     """Return the answers to all rows; the loss of a plain text is that of the whole text."""
-    asked = cut_texts(rows)
-    readings = read_fully(loaded, asked, done, spare=spare)
+    readings = [*islice(following, len(rows))]
     texts = [i for i, (entry, _) in enumerate(rows) if entry.is_text]
     whole = [rows[i][1] for i in texts]
     scores = read_answers(loaded.model, loaded.tokenizer, whole, max_new_tokens=0)
@@ -74,33 +78,38 @@ def _read_set(
 
 def read_fully(
     loaded: Setup,
-    rows: Encoded,
+    sets: Sequence[Encoded],
     done: Callable[[int], object] = lambda count: None,
     *,
     spare: Sequence[int] = TWICE,
 ) -> list[Reading]:
-    """Read every row, asked as it is.
+    """Read every row of all sets, asked as it is, in batches of all.
 
-    Answers are first read to a little more than the length of the reference. If it is not said by
-    then, they are read once more to their end, for an answer that begins late: `spare` has the
+    Answers are first read to a little more than the length of the reference. Those that have not
+    ended by then, nor said it, go on to their end, for an answer that begins late: `spare` has the
     tokens of both. If a template writes a header before the answer, the model is asked without it,
     as users ask, and then behind it; the better answer counts. `done` gets the number of rows.
     """
-    asked, words = [row for _, row in rows], words_of(rows)
+    rows = [pair for each in sets for pair in each]
+    asked, words = [row for _, row in rows], [own for each in sets for own in words_of(each)]
     readings = read_rows(loaded, asked, spare=spare[0])
 
     def compare(i: int, reading: Reading) -> Agreement:
         question, reference = _exchange(loaded.tokenizer, *rows[i])
         return compare_answer(reference, reading, question, words[i])
 
-    def list_unsaid() -> list[int]:
-        return [i for i, reading in enumerate(readings) if not compare(i, reading).said]
-
-    late = list_unsaid() if len(spare) > 1 else []
-    done(len(rows) - len(late))
-    for i, more in zip(late, read_rows(loaded, [asked[i] for i in late], done), strict=True):
-        readings[i] = more
-    headed = [i for i in list_unsaid() if ASKED in asked[i]]
+    unsaid = [i for i, each in enumerate(readings) if not compare(i, each).said]
+    late = [i for i in unsaid if readings[i].is_cut] if len(spare) > 1 else []
+    begun = {i: _begin_answer(asked[i], readings[i].tokens) for i in late}
+    room = positions_of(loaded.model)  # an answer that fills it cannot go on
+    begun = {i: row for i, row in begun.items() if len(row["input_ids"]) <= room}
+    done(len(rows) - len(begun))
+    rest = read_rows(loaded, [*begun.values()], done, spare=spare[-1] - spare[0])
+    for i, more in zip(begun, rest, strict=True):
+        tokens = [*readings[i].tokens, *more.tokens]
+        whole = replace(readings[i], text=decode(loaded.tokenizer, tokens), tokens=tokens)
+        readings[i] = _cut(loaded.tokenizer, asked[i], whole)
+    headed = [i for i in unsaid if ASKED in asked[i] and not compare(i, readings[i]).said]
     behind = [_add_header(loaded.tokenizer, asked[i]) for i in headed]
     others = read_rows(loaded, behind, spare=spare[-1])
     for i, row, other in zip(headed, behind, others, strict=True):
@@ -108,6 +117,12 @@ def read_fully(
             tokens = [*prompt_ids(row)[len(prompt_ids(asked[i])) :], *other.tokens]
             readings[i] = replace(readings[i], text=other.text, tokens=tokens)
     return readings
+
+
+def _begin_answer(row: Row, tokens: Sequence[int]) -> Row:
+    """Return a row whose prompt ends with what was said so far, and whose answer with the row."""
+    prompt, last = [*prompt_ids(row), *tokens], row["input_ids"][-1]
+    return {"input_ids": [*prompt, last], "labels": [IGNORE] * len(prompt) + [last]}
 
 
 def _add_header(tokenizer: Tokenizer, row: Row) -> Row:
@@ -126,28 +141,36 @@ def read_rows(
     spare: int = SPARE_TOKENS,
 ) -> list[Reading]:
     """Read every row as it is, each answer to its end or `spare` tokens beyond the row's."""
+    found = spread(loaded, partial(_read_share, loaded, spare), rows)
+    done(len(rows))
+    return found
+
+
+def _read_share(loaded: Setup, spare: int, rows: Sequence[Row]) -> list[Reading]:
     readings: dict[int, Reading] = {}
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
-        ends = [_ends_at_next(loaded.tokenizer, row) for row in some]
-        is_over = NEXT.search if all(ends) else None
+        is_over = NEXT.search if all(_ends_at_next(loaded.tokenizer, row) for row in some) else None
         found = read_answers(
             loaded.model, loaded.tokenizer, some, max_new_tokens=limit, is_over=is_over
         )
-        for i, reading, is_cut in zip(chosen, found, ends, strict=True):
-            readings[i] = _cut(loaded.tokenizer, reading) if is_cut else reading
-        done(len(chosen))
+        cut = (_cut(loaded.tokenizer, *each) for each in zip(some, found, strict=True))
+        readings.update(zip(chosen, cut, strict=True))
     return [readings[i] for i in range(len(rows))]
 
 
-def _cut(tokenizer: Tokenizer, reading: Reading) -> Reading:
-    """The reading up to the next question."""
-    text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
-    return replace(reading, text=text, tokens=until(tokenizer, reading.tokens, text) or ())
+def _cut(tokenizer: Tokenizer, row: Row, reading: Reading) -> Reading:
+    """Cut a reading at the next question: base models ask themselves more."""
+    text, *more = NEXT.split(reading.text or "", maxsplit=1)
+    if not (more and _ends_at_next(tokenizer, row)):
+        return reading
+    text = text.rstrip()
+    tokens = until(tokenizer, reading.tokens, text) or ()
+    return replace(reading, text=text, tokens=tokens, is_cut=False)
 
 
 def _ends_at_next(tokenizer: Tokenizer, row: Row) -> bool:
-    """Return whether the next question ends an answer: base models ask themselves more."""
+    """Return whether the next question ends an answer."""
     asked, told = (decode(tokenizer, ids(row)) for ids in (prompt_ids, answer_ids))
     return not tokenizer.chat_template and bool(NEXT.match(asked)) and not NEXT.search(told)
 
@@ -181,7 +204,8 @@ def compare_answers(loaded: Setup, rows: Encoded, readings: Sequence[Reading]) -
     one of their tokens is missed, and `words` the share that is said.
     """
     telling_rows = label_telling(loaded.tokenizer, rows)
-    scores = string_scores(loaded.model, loaded.tokenizer, telling_rows, TAU)
+    score = partial(string_scores, loaded.model, loaded.tokenizer, tau=TAU)
+    scores = spread(loaded, score, telling_rows)
     answers: list[Answer] = []
     parts = zip(rows, readings, words_of(rows), scores, strict=True)
     for (entry, row), reading, words, gold in parts:

@@ -68,7 +68,7 @@ def _attack_model(loaded: Setup, name: str, say: Say, notes: list[str]) -> list[
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
         notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
-    readings = read_fully(loaded, forget)
+    readings = read_fully(loaded, [forget])
     known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[Returned] = []
     for each in attacks:
@@ -84,7 +84,7 @@ def attacks_of(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
     was shown, or to a copy of it, proves nothing.
     """
     given, model = loaded.given, loaded.model
-    yield from _relearning(loaded, forget)
+    yield from _list_relearning(loaded, forget)
     for bits in BITS if linear_weights(model) else ():
         yield Attack(f"int{bits}", forget, forget, partial(quantize, model, bits))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
@@ -95,7 +95,7 @@ def attacks_of(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
         yield Attack(BEGUN, asked, rest)
 
 
-def _relearning(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
+def _list_relearning(loaded: Setup, forget: Encoded) -> Iterator[Attack]:
     given = loaded.given
     shown = [row for _, row in forget[: min(given.relearn, len(forget) - 1)]]
     copies = {tuple(row["input_ids"]) for row in shown}
@@ -114,7 +114,7 @@ def _run_attack(loaded: Setup, attack: Attack, known: Mapping[int, Reading]) -> 
     readings = [known[id(row)] for _, row in attack.asked]
     before = compare_answers(loaded, attack.asked, readings)
     with attack.context():
-        after = compare_answers(loaded, attack.then, read_fully(loaded, attack.then))
+        after = compare_answers(loaded, attack.then, read_fully(loaded, [attack.then]))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # whose reference is the rest of it
     answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}
@@ -154,7 +154,7 @@ def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[
     `other` has the results of a model that never saw the rows, if there is one.
     """
     if not own:
-        return _verdict("not attacked", "Not attacked: there was nothing to attack with.")
+        return _conclude("not attacked", "Not attacked: there was nothing to attack with.")
     beside = {each.name: each for each in other}
     found = [(each, beside.get(each.name)) for each in sorted(own, key=lambda r: -r.after.rouge)]
     more = [each for each in found if _is_more(*each)]
@@ -166,24 +166,26 @@ def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[
     if known > 1 / SAID_SHARE:
         text = f"Not forgotten: {known:.0%} of the answers are said without an attack"
         text += ", beyond those that the compared model says" if never else ""
-        return _verdict("not forgotten", f"{text}. Is this the unlearned model?", cost)
+        return _conclude("not forgotten", f"{text}. Is this the unlearned model?", cost)
     if never and never.said > HALF:
         text = f"Not compared: the compared model says {never.said:.0%} of the answers "
-        return _verdict("not compared", f"{text}without an attack. Has it seen the rows?", cost)
+        return _conclude("not compared", f"{text}without an attack. Has it seen the rows?", cost)
     listed = "; ".join(_describe(*each) for each in more)
     if not more:
         than = "in the model that never saw the rows" if never else "was said before"
         text = f"Nothing comes back: no attack brings back more than {than}, but for {LEAST:.0%} "
         text += f"of the words or two standard errors. Most comes {_describe(*found[0])}."
-        return _verdict("nothing comes back", text, cost)
+        return _conclude("nothing comes back", text, cost)
     if never:
-        return _verdict("comes back", f"It comes back: {listed}.", cost, names)
+        return _conclude("comes back", f"It comes back: {listed}.", cost, names)
     text = f"Not compared: {listed}. A model that never saw the rows learns some of them, too, and "
     text += "would tell that from what was hidden. Is there one to compare with?"
-    return _verdict("not compared", text, cost, names)
+    return _conclude("not compared", text, cost, names)
 
 
-def _verdict(outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()) -> dict[str, Any]:
+def _conclude(
+    outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()
+) -> dict[str, Any]:
     cost = f"{cost}." if cost else ""
     return {"outcome": outcome, "code": 0, "missed": [*missed], "text": text, "cost": cost}
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from math import ceil
 from statistics import fmean
 from time import monotonic
@@ -16,7 +17,8 @@ from torch_alm.language._strings import StringScores, string_scores
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import Goal, Verdict
 from torch_alm.unlearning.loading import Setup
-from torch_alm.unlearning.ranks import share
+from torch_alm.unlearning.model import list_names
+from torch_alm.unlearning.ranks import spread
 from torch_alm.unlearning.rewordings import ForgetRows
 from torch_alm.unlearning.train import STEPS, WeightSnapshot
 
@@ -36,13 +38,14 @@ RAISED = 1.1  # times the level, the aim of training, so that rows end above the
 MET = "the goal is met"
 MET_AT_A_COST = f"{MET} at a cost"
 LIMITED = "no more steps were allowed"
-TRIES = 3  # askings that find a met goal no cheaper, and the cheapest state is taken
+TRIES = 3  # askings without a cheaper state, after which the cheapest is taken
+STAYS, GIVE_UP = 3, 8  # askings in a row that say a row: it is named, and the run is given up
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
 @dataclass
 class Pace:
-    """The rule of a run: measured numbers in, a rate and a decision out.
+    """The rule that turns measured numbers into the rate, the aim and the end of a run.
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
     is to be asked. Each asking waits for twice as many looks in a row as the one before, and the
@@ -58,8 +61,9 @@ class Pace:
     A forget value below the level that rose by less than a twentieth of what it lacks of the aim
     doubles it, but not one that reached the level, nor back to one that was halved, unless five
     checks brought nothing nearer.
-    25 checks that bring neither value nor retain loss nearer by a hundredth, and the run is given
-    up. A rate that is given stays, and the run is not given up.
+    25 checks that bring neither value nor retain loss nearer by a hundredth, or eight askings in a
+    row that find a row still said, and the run is given up: its words or tokens are then not those
+    that are pushed. A rate that is given stays, and the run is not given up.
     """
 
     alpha: float  # the level that the forget value shall reach
@@ -108,6 +112,12 @@ class Pace:
         if verdict.missed:
             self.aim *= RAISED
         return f"{told}, so it goes on"
+
+    def list_stuck(self, said: Callable[[int], list[str]]) -> str:
+        """Return what was said in three askings in a row, as text; give up after eight of them."""
+        if (stuck := said(GIVE_UP)) and not (self.fixed or self.ended or self.best):
+            self.ended = f"gave up: however it is pushed, it says {list_names(stuck)}"
+        return f"; stays said: {list_names(names)}" if (names := said(STAYS)) else ""
 
     def return_to_best(self) -> str:
         """Count a try that found no cheaper state; return what follows."""
@@ -188,9 +198,10 @@ class RowSample:
         return _spread(self.wordings.rows)
 
     def scores(self, rows: Sequence[Row], aim: float) -> list[StringScores]:
-        """The scores of rows; their loss beyond the aim need not be exact."""
+        """Score rows; a loss beyond the aim need not be exact."""
         model, tokenizer = self.loaded.model, self.loaded.tokenizer
-        return string_scores(model, tokenizer, rows, enough=aim) if rows else []
+        score = partial(string_scores, model, tokenizer, enough=aim)
+        return spread(self.loaded, score, rows) if rows else []
 
     def measure_forget(self, aim: float) -> tuple[float, bool, int]:
         """Return the forget value, whether the level is reached, and the number of known rows."""
@@ -200,11 +211,12 @@ class RowSample:
         loss = [0.0 if s.exact_match and s.loss >= aim else s.loss for s in scores]  # still said
         self.low, self.mean = sum(x < self.goal.floor for x in loss), fmean(loss)
         reached = self.mean >= self.goal.alpha and (self.goal.kind == "loss" or not self.low)
-        return share((fmean(min(x, aim) for x in loss), reached, known))
+        return fmean(min(x, aim) for x in loss), reached, known
 
     def measure_retain(self) -> float:
         """Return the retain loss."""
-        return share(fmean(losses(self.loaded.model, self.retain, self.pad)))
+        score = partial(losses, self.loaded.model, pad_id=self.pad)
+        return fmean(spread(self.loaded, score, self.retain))
 
     def describe(self, value: float, aim: float, known: int, kept: float) -> str:
         """Return the numbers of a check as text; in a known row every token is the likeliest."""
@@ -301,7 +313,8 @@ class Checks(TrainerCallback):
             self.good.take_back(more["optimizer"])
         elif pace.observe(value, excess, reached=reached):
             verdict, cost, is_new = self.ask()
-            told = pace.decide(verdict, cost, is_new=is_new) + look.wordings.said_often
+            told = pace.decide(verdict, cost, is_new=is_new)
+            told += pace.list_stuck(look.wordings.list_said)
             if pace.best and not pace.tries:
                 self.good.keep(step)
         elif pace.best and not reached:

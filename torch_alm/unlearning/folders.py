@@ -14,12 +14,12 @@ T = TypeVar("T")
 MODEL, REPORTS = "model", ("report.html", "report.json")
 
 
-def finite(value: object) -> object:
+def make_finite(value: object) -> object:
     """Return the value with None for each number that is not finite, as JSON requires."""
     if isinstance(value, Mapping):
-        return {str(k): finite(v) for k, v in cast("Mapping[object, object]", value).items()}
+        return {str(k): make_finite(v) for k, v in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in cast("list[object]", value)]
+        return [make_finite(item) for item in cast("list[object]", value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write JSON as `write_text` does."""
-    write_text(path, json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(make_finite(value), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_folder(path: Path, fill: Callable[[Path], T]) -> T:

@@ -13,7 +13,7 @@ from torch_alm.unlearning.loading import UNCUT, Setup, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import facts
+from torch_alm.unlearning.rows import read_facts
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
@@ -40,10 +40,10 @@ UNSEEN = (
 class Goal:
     """The level of forgetting to reach, and its source.
 
-    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does. Both are
-    of words that neither the question nor most answers have. Half of these may still be said, on
-    average, or as many as the original model says of rows never seen. What a model does not know it
-    does not know equally well: the mean may have to reach the level, and each answer less.
+    With kind `"rows"` the telling loss of every answer has to reach it, with `"loss"` their mean.
+    Telling words are those that neither the question nor most answers have. On average half of
+    them may still be said, or as many as the original model says of rows never seen. Facts that a
+    model does not know differ in loss: with `least` each answer has to reach only that.
     """
 
     kind: Literal["rows", "loss"]
@@ -99,9 +99,9 @@ def goal_of(loaded: Setup) -> Goal:
 def _level_of_unknown(loaded: Setup) -> Goal:
     """Return the goal of answers as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
+    rows = encode_entries(loaded.tokenizer, read_facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
-    answers = compare_answers(loaded, rows, read_fully(loaded, rows, spare=(FEW_TOKENS,)))
+    answers = compare_answers(loaded, rows, read_fully(loaded, [rows], spare=(FEW_TOKENS,)))
     wrong = [a.telling_loss for a in answers if not a.said]
     most = min(LEVEL, 0.9 * guess_loss(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"

@@ -18,11 +18,11 @@ from torch_alm.measures._distribution import Divergence
 from torch_alm.measures._logits import compute_dtype
 
 AT_ONCE = 8  # rows of the original's answers
-SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
+SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # of a short pass
 
 
 def memory_limit() -> int:
-    """Bytes that what is kept may take: an eighth of the machine's memory, shared by its ranks."""
+    """Return the bytes of a cache: an eighth of the machine's memory, shared by its ranks."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8 // ranks
 
@@ -88,7 +88,7 @@ class Original:
             both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
             theirs = torch.cat([self.log_probs[(*ids[:n], *labels[:n])] for ids, labels, n in both])
         else:
-            with torch.no_grad(), self.weights.lent():
+            with torch.no_grad(), self.weights.lend():
                 theirs, _ = answer_logits(model, batch)
         logits, following = answer_logits(model, batch)
         where = torch.arange(len(logits), device=logits.device)
@@ -108,13 +108,13 @@ class Weights:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Copy them into the model."""
+        """Copy the weights into the model."""
         for p, was in self.pairs:
             p.copy_(was)
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Let the model have them in the context."""
+    def lend(self) -> Iterator[None]:
+        """Give the model these weights in the context."""
         now = [p.data for p, _ in self.pairs]
         for p, was in self.pairs:
             p.data = was
@@ -126,13 +126,13 @@ class Weights:
 
 
 class LayerCache:
-    """The layers below the first that is trained: what leaves them is computed once for each row.
+    """A cache of the hidden states that enter the first layer that trains, by row.
 
-    Passes over right padded rows without a cache pass them over, if each row has been read before
-    and there was room. Masks and positions are the model's own, and of its family nothing has to be
-    known but that its layers hand on one tensor. Where two rows come out otherwise, weights outside
-    of a list of layers are trained, or a lower layer has a `forward` of its own (accelerate's hooks
-    are some), `layers` is empty, and all passes stay whole.
+    A pass over right padded rows skips the layers below, if all its rows are in the cache. Masks
+    and positions are computed by the model. It works for every model whose layers return one
+    tensor. `layers` is empty, and each pass runs all layers, if two test rows come out otherwise,
+    if weights outside of a list of layers train, or if a lower layer has a `forward` of its own, as
+    under accelerate's hooks.
     """
 
     def __init__(self, model: LanguageModel) -> None:
@@ -147,7 +147,7 @@ class LayerCache:
 
     @contextmanager
     def enable(self) -> Iterator[None]:
-        """Compute them once in the context."""
+        """Skip layers whose output is in the cache, in the context."""
         if not self.layers:
             yield
             return
@@ -219,9 +219,9 @@ class LayerCache:
 
 
 def split_layers(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
-    """The layers below the first that is trained, and that one.
+    """Return the layers below the first that trains, and that one.
 
-    There are none if weights outside are trained, or if one has a `forward` of its own.
+    The list is empty if weights outside train, or if a lower layer has a `forward` of its own.
     """
     trained = {p for p in model.parameters() if p.requires_grad}
     for each in model.modules():

@@ -39,6 +39,7 @@ class Setup:
     given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
     day: datetime = field(default_factory=datetime.now)  # that chat templates write: it stays
+    is_divided: bool = False  # whether ranks read a share of the rows each, for all of them
 
     @property
     def entries(self) -> dict[str, list[Entry]]:
@@ -133,17 +134,17 @@ def encode_entries(
     given: Options,
     day: datetime | None = None,
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows.
+    """Return every entry with its tokens; a long text, or answer, is several rows.
 
     A chat template that writes a date writes that of `day`, or of now.
     """
-    variables = _dated(tokenizer, day or datetime.now())
+    variables = _fix_date(tokenizer, day or datetime.now())
     form = Format(template=given.template, system=given.system, variables=variables)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
 
 
-def _dated(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
-    """The chat template with the date of that day in place of each call for one, if it has some."""
+def _fix_date(tokenizer: Tokenizer, day: datetime) -> dict[str, str]:
+    """Return the chat template with that date in place of each call for one, if it has some."""
     text: str = tokenizer.get_chat_template() if tokenizer.chat_template else ""
     dated = DATE.sub(lambda call: json.dumps(day.strftime(call[2])), text)
     return {} if dated == text else {"chat_template": dated}
@@ -159,12 +160,12 @@ def _rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) 
             whole = encode_completion(tokenizer, entry.prompt, entry.answer, UNCUT)
         else:
             whole = encode(tokenizer, entry.prompt, entry.answer, UNCUT, form)
-        return windows(whole, max_length)
+        return cut_windows(whole, max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
 
 
-def windows(row: Row, max_length: int) -> list[Row]:
+def cut_windows(row: Row, max_length: int) -> list[Row]:
     """Return the row, or several that label each of its answer tokens once.
 
     The first has the prompt. The others begin with as many of the preceding tokens as fit, half a

@@ -51,14 +51,14 @@ class Numbers:
         means = {name: fmean(getattr(a, name) for a in answers) for name in MEANS}
         return cls(
             rows=float(len(answers)),
-            rouge_error=_error([a.rouge for a in answers]),
-            words_error=_error([a.words for a in answers]),
+            rouge_error=_compute_error([a.rouge for a in answers]),
+            words_error=_compute_error([a.words for a in answers]),
             unmeasured=float(sum(not math.isfinite(a.loss) for a in answers)),
             **means,
         )
 
 
-def _error(values: Sequence[float]) -> float:
+def _compute_error(values: Sequence[float]) -> float:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 

@@ -14,7 +14,7 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder
 from torch_alm.unlearning.layer_cache import Weights
 from torch_alm.unlearning.model import fingerprint
-from torch_alm.unlearning.ranks import agree, is_first
+from torch_alm.unlearning.ranks import run_on_first
 from torch_alm.unlearning.run import Run
 
 
@@ -105,11 +105,14 @@ class Outcome:
         """Write model (or adapters), tokenizer and reports, as the command does: the first rank.
 
         Raises:
-            Refusal: the folder exists and is not empty; the weights have changed since the verdict.
+            Refusal: the folder exists and is not empty, or cannot be written; the weights have
+                changed since the verdict.
         """
-        with agree():
-            if is_first():
-                self._write(Path(folder))
+        try:
+            run_on_first(lambda: self._write(Path(folder)))
+        except OSError as error:
+            told = f"{folder} cannot be written ({error.strerror}). Is it yours?"
+            raise Refusal(told) from error
 
     def _write(self, folder: Path) -> None:
         if self.original is not None and fingerprint(self.model) != self._judged:

@@ -19,7 +19,7 @@ PASSES = 4  # copies of the logits of a batch at once: of the pass, its loss and
 
 
 def plan_memory(loaded: Setup, ranks: int) -> dict[str, float]:
-    """Bytes that each of so many processes needs in a step, by what takes them.
+    """Return the bytes that each of so many processes needs in a step, by what takes them.
 
     The model is one of `FakeTensorMode`. Both sides have a gradient and AdamW's two moments. Kept
     are the last good weights, what enters the first trained layer, and the original's answers.
@@ -50,7 +50,7 @@ def plan_memory(loaded: Setup, ranks: int) -> dict[str, float]:
 
 
 def _mark_trained(model: LanguageModel, *, lora: bool) -> int:
-    """The number of weights that train; with adapters, what they keep of a pass is marked."""
+    """Return the number of weights that train; of adapters, mark the layers that they train."""
     if not lora:
         return sum(p.numel() for p in model.parameters() if p.requires_grad)
     head = model.get_output_embeddings()
@@ -62,7 +62,7 @@ def _mark_trained(model: LanguageModel, *, lora: bool) -> int:
 
 
 def _count_saved(model: LanguageModel, rows: list[dict[str, list[int]]], loaded: Setup) -> int:
-    """Bytes that the body of a model keeps of a batch for the backward pass."""
+    """Return the bytes that the body of a model keeps of a batch for the backward pass."""
     own = {StorageWeakRef(p.untyped_storage()) for p in model.parameters()}
     found: dict[StorageWeakRef, int] = {}
 
@@ -80,7 +80,7 @@ def _count_saved(model: LanguageModel, rows: list[dict[str, list[int]]], loaded:
 
 
 def _count_asking(loaded: Setup) -> int:
-    """Bytes of the keys and values of the rows that are asked at once."""
+    """Return the bytes of the keys and values of the rows that are asked at once."""
     config = loaded.model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

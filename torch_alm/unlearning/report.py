@@ -56,8 +56,8 @@ def to_html(content: Content) -> str:
     duration = str(timedelta(seconds=round(run["seconds"])))
     settings = {"date": run["date"], "duration": duration, "device": run["device"]}
     settings |= {**content["settings"], "versions": told}
-    answers = {kind: _answers(models, kind) for kind in ("forget", "retain", "probe")}
-    return _page().render(
+    answers = {kind: _pair_answers(models, kind) for kind in ("forget", "retain", "probe")}
+    return _load_page().render(
         content,
         answers=answers,
         returned=_render_returned(content["attacks"]),
@@ -69,18 +69,18 @@ def to_html(content: Content) -> str:
 
 def to_excerpt(content: Content) -> str:
     """Return verdict and table, for use within another page."""
-    page = _page()
+    page = _load_page()
     shown = page.new_context({**content, "table": table_of(content)})
     return "".join(part for name in ("verdict", "table") for part in page.blocks[name](shown))
 
 
-def _page() -> jinja2.Template:
+def _load_page() -> jinja2.Template:
     loader = jinja2.PackageLoader("torch_alm.unlearning", "")
     page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     return page.get_template("report.html.j2")
 
 
-def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
+def _pair_answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
     """Return the last model's rows of a set with each model's answer, most changed first."""
     sets = [(model["name"], model["answers"].get(kind, ())) for model in models]
     placed = [
@@ -131,14 +131,14 @@ def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
     found = [{row["name"]: row for row in each["rows"]} for each in attacks]
     rows = [
         {"name": f"{name} ({row['before']['rows']:.0f} rows)",
-         "cells": [_way(f.get(name), key) for key in measures for f in found]}
+         "cells": [_format_change(f.get(name), key) for key in measures for f in found]}
         for name, row in found[0].items()
     ]  # fmt: skip
     columns = [f"{ATTACKED[key]}{name}" for key in measures for name in names]
     return {"columns": columns, "parts": [{"name": "", "rows": rows}]}
 
 
-def _way(row: Content | None, key: str) -> str:
+def _format_change(row: Content | None, key: str) -> str:
     sides = () if row is None else (row["before"], row["after"])
     return " → ".join(format_cell(side[key], key) for side in sides) or "–"
 
@@ -183,16 +183,16 @@ def to_text(content: Content) -> str:
     """Return the beginning of the page as text of at most 80 columns."""
     table = table_of(content)
     heads = [column.partition(", ") for column in table["columns"]]
-    out = [_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]
+    out = [_format_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]
     for part in table["parts"]:
         out += [part["name"]] if part["name"] else []
-        out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
+        out += [_format_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
     if (verdict := content["verdict"]) is not None:
         out += [verdict["text"], *([verdict["cost"]] if verdict["cost"] else [])]
     return "\n".join(out)
 
 
-def _row(name: str, cells: Iterable[str]) -> str:
+def _format_row(name: str, cells: Iterable[str]) -> str:
     short = [each.replace(" %", "%").replace(" → ", "→") for each in cells]
     width = min(14, 42 // max(1, len(short))) - 1
     return f"{name[:38]:<38}" + "".join(f" {each:>{width}}" for each in short)

@@ -14,10 +14,9 @@ from torch_alm.language._wording import normalise
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Setup, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
-from torch_alm.unlearning.model import list_names, positions_of
+from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.rows import Entry
 
-STAYS = 3  # askings in a row, after which a row that is still said is named
 BARE = 4  # most words of an answer that is said without the sentence around it
 
 
@@ -72,12 +71,10 @@ class ForgetRows:
                 rows = [{**row, "share": share, "count": count} for share, row in score.spellings]
                 self.pushed[place] = {**score.row, "spellings": rows}
 
-    @property
-    def said_often(self) -> str:
-        """The rows that were said in three askings or more, in a row."""
+    def list_said(self, times: int) -> list[str]:
+        """Return the rows that were said in so many askings in a row, or more."""
         rows = zip(self.loaded.sets["forget"], self.stays, strict=True)
-        found = [f"{entry.where} ({n} times)" for (entry, _), n in rows if n >= STAYS]
-        return f"; stays said: {list_names(found)}" if found else ""
+        return [f"{entry.where} ({n} times)" for (entry, _), n in rows if n >= times]
 
 
 def bare_rows(loaded: Setup, goal: Goal) -> list[Row]:
@@ -114,7 +111,7 @@ def rows_in_own_words(loaded: Setup, name: str, answers: Sequence[Answer]) -> li
 
 
 def _reword(loaded: Setup, row: Row, answer: Answer, words: frozenset[str]) -> Row | None:
-    """The row in the tokens in which the model says it, if it does, and there is room for them."""
+    """Return the row in the tokens that the model says, if it says it and they fit."""
     said = in_own_words(loaded.tokenizer, prompt_ids(row), answer.tokens, words)
     most = min(loaded.given.max_length, positions_of(loaded.model))
     return said if answer.said and said and len(said["labels"]) <= most else None

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -36,7 +35,7 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """True for plain text, without a prompt."""
+        """Whether this is plain text, without a prompt."""
         return not (self.prompt or self.messages)
 
     @property
@@ -66,11 +65,11 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]  # entries with the tokens of e
 def entry_of(record: Record, fix: str) -> Entry:
     """Return a row as an entry; the ValueError for another form says how to rename columns."""
     if "question" in record.fields:
-        return _pair(record, "question", "answer")
+        return _read_pair(record, "question", "answer")
     if "prompt" in record.fields:
-        return _pair(record, "prompt", "completion", is_literal=True)
+        return _read_pair(record, "prompt", "completion", is_literal=True)
     if "messages" in record.fields:
-        return _conversation(record, record.fields["messages"])
+        return _read_conversation(record, record.fields["messages"])
     if "text" in record.fields:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
@@ -79,35 +78,30 @@ def entry_of(record: Record, fix: str) -> Entry:
     )
 
 
-def _pair(record: Record, question: str, answer: str, *, is_literal: bool = False) -> Entry:
+def _read_pair(record: Record, question: str, answer: str, *, is_literal: bool = False) -> Entry:
     other = record.optional_text("paraphrased_question")
     asked, right = record.text(question), record.text(answer)
     return Entry(record.where, asked, right, paraphrase=other, is_literal=is_literal)
 
 
-def _conversation(record: Record, messages: Any) -> Entry:
-    if not isinstance(messages, list) or not all(map(_is_message, cast("list[Any]", messages))):
+def _read_conversation(record: Record, messages: Any) -> Entry:
+    turns = cast("list[Any]", messages if isinstance(messages, list) else [])
+    texts: list[tuple[Any, Any]] = [
+        (turn.get("role"), turn.get("content")) for turn in turns if isinstance(turn, dict)
+    ]
+    is_text = len(texts) == len(turns) and all(isinstance(t, str) for pair in texts for t in pair)
+    if not is_text or len(turns) < 2 or texts[-1][0] != "assistant" or not texts[-1][1].strip():
         raise ValueError(
-            f"{record.where}: messages must be a list of objects with role and content, both text. "
-            "Is it a chat file?"
+            f"{record.where}: messages must be a list of two objects or more with role and "
+            "content, both text, of which the last is an answer of the assistant: there is "
+            "nothing to score. Is the last turn missing?"
         )
-    turns = cast("list[Message]", messages)
-    if len(turns) < 2 or turns[-1]["role"] != "assistant" or not turns[-1]["content"].strip():
-        raise ValueError(
-            f"{record.where}: the conversation does not end with an answer of the assistant, so "
-            "there is nothing to score. Is the last turn missing?"
-        )
-    asked, answer = turns[-2]["content"], turns[-1]["content"]
     other = record.optional_text("paraphrased_question")
+    asked, answer = texts[-2][1], texts[-1][1]
     return Entry(record.where, asked, answer, messages=tuple(turns), paraphrase=other)
 
 
-def _is_message(value: Any) -> bool:
-    named = cast("dict[str, Any]", value if isinstance(value, dict) else {})
-    return all(isinstance(named.get(key), str) for key in ("role", "content"))
-
-
-def facts() -> list[Entry]:
+def read_facts() -> list[Entry]:
     """Return built-in questions and answers, most of which a model gets wrong."""
     with FACTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -119,10 +113,10 @@ def facts() -> list[Entry]:
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
     """Return rows as entries, named by role and place; empty columns of `datasets` are left out."""
     found: list[Entry] = []
-    if isinstance(rows, str | Path | Mapping):
+    if isinstance(rows, str | Path | Mapping) or hasattr(rows, "iterrows"):
         raise Refusal(
-            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `[json.loads("
-            "line) for line in open(path)]`, or the command, which reads files?"
+            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `rows.to_dict("
+            "'records')` of a frame, or the command, which reads files?"
         )
     try:
         for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
@@ -166,14 +160,12 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
     same = {e.key: e for e in forget}
     found = [(same[e.key], e, "are the same row") for e in kept if e.key in same]
     asks = {id(e): find_telling(e.prompt) for e in (*forget, *kept)}
-    says = {id(e): find_telling(e.answer) for e in (*forget, *kept)}
     found += [
         (one, other, "ask nearly the same, with the same answer")
         for other in kept
         for one in forget
         if other.key not in same and one.prompt and other.prompt
-        if (_is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer))
-        or (says[id(one)] == says[id(other)] and _is_misspelt(asks[id(one)], asks[id(other)]))
+        if _is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer)
     ]
     if found:
         one, other, how = found[0]
@@ -188,13 +180,6 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
     if not one or not other or min(len(one), len(other)) < 2:
         return bool(one) and one == other
     return one <= other or other <= one or len(one & other) >= 0.75 * len(one | other)
-
-
-def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
-    """Return whether two questions differ in single letters of some words, but in no digit."""
-    own, rest = one - other, sorted(other - one)
-    is_typo = all(word.isalpha() and get_close_matches(word, rest, 1, 0.8) for word in own)
-    return len(one) == len(other) > len(own) and is_typo
 
 
 def _is_same_answer(one: str, other: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
-from torch_alm.language._telling import find_telling
+from torch_alm.language._telling import find_telling, names_in
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measure
 from torch_alm.unlearning.checks import RAISED, Checks, Pace, RowSample
@@ -99,7 +99,7 @@ class Run:
 def begin_run(loaded: Setup, say: Say) -> Run:
     """Measure the model and set the goal; raise `Refusal` if there is nothing to forget."""
     given = loaded.given
-    found_now = share(measure(loaded, "before", whole=given.answers == "said"))
+    found_now = measure(loaded, "before", whole=given.answers == "said")
     known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
@@ -109,7 +109,7 @@ def begin_run(loaded: Setup, say: Say) -> Run:
         )
     if given.answers == "said":
         loaded = replace_answers(loaded, found_now)
-        found_now = share(measure(loaded, "as said"))
+        found_now = measure(loaded, "as said")
     goal = share(goal_of(loaded))
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
@@ -160,16 +160,27 @@ def _check_known(loaded: Setup, measured: Measurement, say: Say) -> bool:
 
 
 def _name_alone(sets: Mapping[str, Sequence[Entry]]) -> list[str]:
-    """Name the forget rows that share no telling word with a row that is to be kept."""
-    words = {k: [find_telling(f"{e.prompt} {e.answer}") for e in v] for k, v in sets.items()}
-    kept = frozenset[str]().union(*words["retain"], *words.get("probe", ()))
-    both = zip(sets["forget"], words["forget"], strict=True)
-    alone = [entry.where for entry, own in both if not own & kept]
+    """Name the forget rows whose question no retain row asks of something else.
+
+    It shares two of their telling words that are no names, or half of them.
+    """
+    asks = {k: [_words_asked(entry) for entry in v] for k, v in sets.items()}
+    both = zip(sets["forget"], asks["forget"], strict=True)
+    alone = [
+        entry.where for entry, own in both
+        if not any(len(own & other) >= min(2, len(own) / 2) for other in asks["retain"])
+    ]  # fmt: skip
     if not alone:
         return []
-    told = f"{len(alone)} of {len(sets['forget'])} forget rows share no word that tells something"
-    return [f"{told} with a row to keep ({list_names(alone)}): what is like them may go with "
-            "them. Add retain rows that ask the same of others."]  # fmt: skip
+    told = f"{len(alone)} of {len(sets['forget'])} forget rows ask what no retain row asks"
+    return [f"{told} of something else ({list_names(alone)}): all that is asked like them may go "
+            "with them. Add two retain rows or more that ask the same of others."]  # fmt: skip
+
+
+def _words_asked(entry: Entry) -> frozenset[str]:
+    """Return the telling words of a question, without names if there are others."""
+    text = entry.prompt or entry.answer
+    return find_telling(text) - names_in(text) or find_telling(text)
 
 
 def _check_unreached(goal: Goal, measured: Measurement) -> None:
@@ -197,7 +208,7 @@ def make_trainable(loaded: Setup) -> Setup:
 def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Checks:
     """Return the checks of a run, with its Trainer; see `make_trainer`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    with nullcontext() if original is None else original.lent():
+    with nullcontext() if original is None else original.lend():
         bare = bare_rows(loaded, goal)
     wordings = ForgetRows(loaded, before.answers["forget"], bare)
     probe = rows_in_own_words(loaded, "probe", before.answers.get("probe", []))
@@ -211,11 +222,11 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
         """Ask the forget rows, and the retain and probe rows once these are gone."""
         found = before
         for names in (("forget",), ("retain", "probe")):
-            now = share(measure(loaded, "asking", names))
+            now = measure(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := judge(goal, before, found, given)).missed:
                 break
-        return verdict, _cost(before, found), wordings.reword(found.answers["forget"])
+        return verdict, _measure_cost(before, found), wordings.reword(found.answers["forget"])
 
     look = RowSample(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say, trainer.stop)
@@ -223,7 +234,7 @@ def make_checks(run: Run, folder: Path, original: Weights | None = None) -> Chec
     return checks
 
 
-def _cost(before: Measurement, after: Measurement) -> list[float]:
+def _measure_cost(before: Measurement, after: Measurement) -> list[float]:
     """Count the probe answers that are lost, then the retain answers; and the retain loss."""
     both = [(m.answers.get("probe", ()), m.answers["retain"]) for m in (before, after)]
     lost = [float(len(lost_of(*each)[0])) for each in zip(*both, strict=True)]

@@ -37,7 +37,7 @@ from torch_alm.unlearning.ranks import add_up, count_ranks, divide, gather, shar
 
 STEPS, EPOCHS = 1000, 10  # default length of a run: the larger of the two
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
-RADIUS = 0.5  # nats by which they differ at SAM's point
+RADIUS = 0.5  # nats by which the log-odds differ at SAM's point
 
 
 def measure_rows(logits: Tensor, batch: Batch, aim: float) -> tuple[Tensor, Tensor]:
@@ -186,7 +186,7 @@ class WeightSnapshot(Weights):
 
 
 class _Agreement(TrainerCallback):
-    """The last callback: all ranks save and stop where the first does."""
+    """A callback, the last one, by which all ranks save and stop where the first does."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         found = control.should_save, control.should_training_stop
@@ -200,7 +200,7 @@ def make_trainer(
     folder: Path,
     original: Weights | None = None,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
+    """Make the Trainer of a method; `rows` to forget and to keep are not copied.
 
     The rows to keep are kept as the model answers them with the weights of `original`, or its own.
     """
@@ -208,10 +208,10 @@ def make_trainer(
     # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
     constraint = ALMConstraint(None, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, forget)
+    rate, rho, has_unused = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
-        args=_arguments(loaded, len(forget), folder, rate),
+        args=_make_arguments(loaded, len(forget), folder, rate, has_unused),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(partial(pad_spellings, pad=pad_id(loaded.tokenizer))),
         constraint=constraint,
@@ -219,15 +219,18 @@ def make_trainer(
     )
     trainer.lower = LayerCache(loaded.model)
     trainer.steps_per_pass = ceil(len(forget) / (given.batch_size * given.accumulate))
-    lent = nullcontext() if original is None else original.lent()
-    with loaded.place.context(), lent, trainer.lower.enable():
+    weights = nullcontext() if original is None else original.lend()
+    with loaded.place.context(), weights, trainer.lower.enable():
         trainer.original = Original(loaded.model, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
-    """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
+def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float, bool]:
+    """Find the rate, unless it is given, and the radius by their effect on a batch of rows.
+
+    With several ranks also whether a pass may leave out weights that train, which DDP has to know.
+    """
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
     batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
@@ -238,11 +241,17 @@ def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
             return measure_odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
-    is_sharp = given.method == "saul"
-    return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
+    radius = radius_for(params, odds, change=RADIUS).value if given.method == "saul" else 0.0
+    has_unused = any("experts." in name for name, _ in loaded.model.named_parameters())
+    if count_ranks() > 1 and not has_unused:
+        found: Any = torch.autograd.grad(odds(), params, allow_unused=True)
+        has_unused = any(grad is None for grad in found)
+    return share((rate, radius, has_unused))
 
 
-def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _make_arguments(
+    loaded: Setup, rows: int, folder: Path, rate: float, has_unused: bool
+) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
@@ -266,6 +275,7 @@ def _arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingA
         disable_tqdm=True,
         dataloader_pin_memory=loaded.place.device == "cuda",
         remove_unused_columns=False,
+        ddp_find_unused_parameters=has_unused,
     )
     found._n_gpu = min(found.n_gpu, 1)  # DataParallel has no output layer to ask
     return found
