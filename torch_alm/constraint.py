@@ -137,11 +137,11 @@ class ALMConstraint:
         start, auto = (0.0, Auto()) if found["mu"] == "auto" else (found["mu"], None)
         self._state = State(found["multiplier"], start, auto)
         self._observed = list[Observation]()
-        self._known = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
-        self._loop, self._shape = GradientReader(), torch.Size()
-        self._is_stepped, self._told = False, set[str]()  # since it was made, copied or loaded
+        self._cached_mean = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
+        self._reader, self._shape = GradientReader(), torch.Size()
+        self._is_stepped, self._warned = False, set[str]()  # since it was made, copied or loaded
         self._counter: StepCounter | None = None  # before the first step
-        self._taken = self._moves = 0  # steps of optimizers; between measurements that wait
+        self._steps_counted = self._moves = 0  # steps of optimizers; between measurements that wait
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
     # c, lambda+ and the penalty, whose gradient is lambda+ grad c.
@@ -205,7 +205,12 @@ class ALMConstraint:
 
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
-        value, row = self._place_value(faults.call_measure(self.measure, args, kwargs), index)
+        if self.measure is None:
+            raise TypeError(
+                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
+                "or to pass a measure?"
+            )
+        value, row = self._place_value(self.measure(*args, **kwargs), index)
         is_plain = type(weight) is float and 0 < weight < math.inf
         share: Any = weight if is_plain else settings.settle_observation(0.0, weight)[1]
         if not (torch.is_grad_enabled() or is_running()):
@@ -216,12 +221,12 @@ class ALMConstraint:
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
         elif not value.requires_grad and numbers.any_of(numbers.pick(coming, row) != 0):
-            if torch.is_grad_enabled() and not is_first_pass() and "detached" not in self._told:
-                self._told.add("detached")
+            if torch.is_grad_enabled() and not is_first_pass() and "detached" not in self._warned:
+                self._warned.add("detached")
                 warnings.warn(faults.DETACHED, stacklevel=2)
         elif self._wants_gradient:
             c, due = self._violation(value, 0.0), self._state.auto.due_entry
-            penalty = self._loop.watch(penalty, due(c), float(due(coming)))
+            penalty = self._reader.watch(penalty, due(c), float(due(coming)))
         self._observe(now)
         return penalty
 
@@ -300,10 +305,10 @@ class ALMConstraint:
         """Warn, once, where measurements pile up, sooner in a loop whose optimizer steps."""
         self._counter = self._counter or StepCounter()
         taken, count = self._counter.count, len(self._observed)
-        self._moves = 0 if count == 1 else self._moves + (taken != self._taken)
-        self._taken = taken
-        if self._is_unstepped and "unstepped" not in self._told:
-            self._told.add("unstepped")
+        self._moves = 0 if count == 1 else self._moves + (taken != self._steps_counted)
+        self._steps_counted = taken
+        if self._is_unstepped and "unstepped" not in self._warned:
+            self._warned.add("unstepped")
             warnings.warn(faults.UNSTEPPED.format(count), stacklevel=4)
 
     @property
@@ -319,7 +324,7 @@ class ALMConstraint:
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
-        return numbers.copy_to_host(self._after("preview").weight)
+        return numbers.copy_to_host(self._compute_state("preview").weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.
@@ -338,7 +343,7 @@ class ALMConstraint:
         """
         before = self._state
         try:
-            now = self._after("step")
+            now = self._compute_state("step")
         finally:
             self.discard()  # or the next step would fail as well
         bad = now.skipped - before.skipped
@@ -350,7 +355,7 @@ class ALMConstraint:
             warnings.warn(faults.describe_nonfinite(bad, then), stacklevel=2)
         return now.weight.clone() if isinstance(now.weight, Tensor) else now.weight
 
-    def _after(self, verb: str) -> State:
+    def _compute_state(self, verb: str) -> State:
         if not self._observed:
             faults.refuse_nothing(verb)
         found = self._mean()
@@ -362,7 +367,7 @@ class ALMConstraint:
                 raise FloatingPointError(
                     faults.describe_nonfinite(bad, "the multiplier would be so for ever")
                 )
-        elif now.auto is not None and self._loop.found is None and not now.auto.steps:
+        elif now.auto is not None and self._reader.found is None and not now.auto.steps:
             refuse_values()
         before = now.violation
         met = (abs(c) if self._sense == "==" else c) <= self.tolerance
@@ -383,10 +388,10 @@ class ALMConstraint:
 
     def _mean(self) -> Mean:
         """Average what was observed; asked twice, it waits for devices and other ranks once."""
-        if self._known[0] != len(self._observed):
+        if self._cached_mean[0] != len(self._observed):
             found = observations.mean(self._observed, self._shape, self._alpha)
-            self._known = len(self._observed), found
-        return self._known[1]
+            self._cached_mean = len(self._observed), found
+        return self._cached_mean[1]
 
     def _weigh_next(self, found: Mean) -> tuple[State, Number, Mask, Mask]:
         """Find the weight of one more step, in a state of its own that the filter has moved on.
@@ -414,7 +419,7 @@ class ALMConstraint:
     def _update(self, now: State, acts: Mask) -> None:
         """Store lambda+, or what the rules make of it, where the cadence says so."""
         if now.auto is not None:
-            self._find(now, acts)
+            self._find_mu(now, acts)
             return
         is_due = acts & (now.visits % self.every == 0)
         if self.rules:
@@ -425,10 +430,10 @@ class ALMConstraint:
         else:
             now.multiplier = numbers.choose(is_due, now.weight, now.multiplier)
 
-    def _find(self, now: State, acts: Mask) -> None:
+    def _find_mu(self, now: State, acts: Mask) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
         now.auto, limit = copy.copy(now.auto), now.stall.limit
-        grown = self._positive_part(now.auto.step(now.violation, acts, self._loop.found))
+        grown = self._positive_part(now.auto.step(now.violation, acts, self._reader.found))
         now.mu = now.auto.mu
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(now.multiplier))
         now.multiplier = numbers.choose(is_beyond, now.multiplier, grown)
@@ -460,7 +465,7 @@ class ALMConstraint:
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
         """
-        return Attachment(optimizer, self, None if self._state.auto is None else self._loop)
+        return Attachment(optimizer, self, None if self._state.auto is None else self._reader)
 
     @property
     def alpha(self) -> Number:
@@ -600,7 +605,7 @@ class ALMConstraint:
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self.discard()
-        self._is_stepped, self._told = False, set()
+        self._is_stepped, self._warned = False, set()
 
     def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
@@ -645,9 +650,9 @@ class ALMConstraint:
             keep: how many of the first measurements (see `observed`) stay.
         """
         del self._observed[keep:]
-        self._known = 0, self._known[1]
+        self._cached_mean = 0, self._cached_mean[1]
         if not keep and self._state.auto is not None:
-            self._loop.begin()
+            self._reader.begin()
 
     @property
     def _wants_gradient(self) -> bool:
@@ -667,11 +672,11 @@ class ALMConstraint:
             a = {p: self._violation(x, 0.0) for p, x in gradient.items()}
             stepped = {p: weight * x for p, x in a.items()}
             gain, balance, is_plain = response(optimizer, a, rest, stepped)
-            self._loop.found = times * gain, balance / times, is_plain
+            self._reader.found = times * gain, balance / times, is_plain
 
     def __getstate__(self) -> dict[str, Any]:
         """Let a copy begin without an optimizer that steps it."""
-        return {**vars(self), "_is_stepped": False, "_told": set(), "_counter": None}
+        return {**vars(self), "_is_stepped": False, "_warned": set(), "_counter": None}
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -19,7 +19,7 @@ from torch_alm._dual import checks
 from torch_alm._dual.states import PairedWrapper
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward, Register
-from torch_alm._optim.objective import Ask, Evaluation, Objective, Passes, eager
+from torch_alm._optim.objective import Decision, Evaluation, Objective, Passes, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import Direction
@@ -151,7 +151,7 @@ class DualOptimizer(PairedWrapper):
         self._begin()
         params = self._listed
         with self._undo_on_error(params) as g_r:
-            g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
+            g_r, retained = self._take_gradient(self.retain, params, g_r, retain, weight)
             so_far, forgotten = self._forget_register or {}, retained.loss * math.nan
             g_f = [so_far.get(p) for p in params]  # parameters added meanwhile have nothing
             if self._gate.measures:
@@ -194,7 +194,7 @@ class DualOptimizer(PairedWrapper):
                 constraint.discard(keep=observed)
             raise
 
-    def _gradient(
+    def _take_gradient(
         self,
         side: Optimizer,
         params: list[Tensor],
@@ -203,31 +203,31 @@ class DualOptimizer(PairedWrapper):
         weight: float,
         *,
         pair: bool = False,
-        wanted: Ask | None = None,
+        is_wanted: Decision | None = None,
     ) -> tuple[Register, Evaluation]:
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         is_sharp = isinstance(side, SharpnessAware)
         backward = self.backward_fn or (side.backward_fn if is_sharp else Tensor.backward)
         passes = Passes(objective, weight, backward, params, "DualOptimizer.backward", pair=pair)
         accumulate = side._accumulate if is_sharp else Passes.accumulate
-        found = accumulate(passes, so_far, wanted)
+        found = accumulate(passes, so_far, is_wanted)
         return gradients.take(params), found
 
     def _measure(
         self, params: list[Tensor], g_f: Register, forget: Objective, weight: float, *, last: bool
     ) -> tuple[Register, Tensor]:
         """g_f, and c <- alpha - F(theta + delta), which decides of the `last` if g_f is needed."""
-        constraint, wanted = self.constraint, None
+        constraint, is_wanted = self.constraint, None
         if constraint is not None and last and self._may_skip(params, constraint):
-            wanted = partial(self._decide_gate, constraint, weight)
+            is_wanted = partial(self._decide_gate, constraint, weight)
         given = self.forget, params, g_f, forget, weight
-        g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
+        g_f, seen = self._take_gradient(*given, pair=True, is_wanted=is_wanted)
         sign = +1 if seen.paired or self._is_lowered else -1
         if self._forget_register is not None and sign != self._forget_sign:
             checks.refuse_signs()
         self._forget_sign = sign
         self._times = self._times + seen.times
-        if constraint is not None and wanted is None:
+        if constraint is not None and is_wanted is None:
             constraint.observe(seen.value, weight=weight)
         return g_f, seen.loss
 
@@ -317,7 +317,7 @@ class DualOptimizer(PairedWrapper):
         for t, origin in zip(moved, start, strict=True):
             torch.lerp(origin, t, times, out=t)
         if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
-            self._has_moved = self._has_moved or checks.watch_swallowed(moved, start)
+            self._has_moved = self._has_moved or checks.warn_swallowed(moved, start)
             return True
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)

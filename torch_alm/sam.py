@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import (
-    Ask,
+    Decision,
     Evaluation,
     Objective,
     Passes,
@@ -105,13 +105,13 @@ class SharpnessAware(Wrapper):
             raise
 
     def _accumulate(
-        self, passes: Passes, so_far: Register, wanted: Ask | None = None
+        self, passes: Passes, so_far: Register, is_wanted: Decision | None = None
     ) -> Evaluation:
         """`.grad`, empty before, = so_far + weight * grad L(theta + delta): Grad_SAM."""
         # theta + delta, delta = sign rho g / (||g|| + eps), g = grad L(theta)
         with self._nearby(passes.params, partial(passes.find_direction, self._sign)):
             # .grad = so_far + weight grad L(theta + delta)
-            return passes.accumulate(so_far, wanted)
+            return passes.accumulate(so_far, is_wanted)
 
     @contextmanager
     def _nearby(self, params: list[Tensor], first_pass: Callable[[], object]) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """A constraint's hooks on an optimizer."""
 
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,26 +12,19 @@ from torch_alm._constraint.gradient_reader import GradientReader
 from torch_alm._optim.gradients import parameters
 
 
-class Member(Protocol):
-    """A constraint, as its hooks know it."""
-
-    @property
-    def observed(self) -> int: ...
-
-    @property
-    def steps(self) -> int: ...
-
-    def step(self) -> object: ...
-
-
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, member: Member, loop: GradientReader | None) -> None:
-        """Step the member after each step taken; show the loop the gradients before."""
-        self._member, self._optimizer = member, with_hooks(optimizer)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        constraint: Any,  # noqa: ANN401  # an ALMConstraint, which imports this module
+        reader: GradientReader | None,
+    ) -> None:
+        """Step the constraint after each step taken; show the reader the gradients before."""
+        self._constraint, self._optimizer = constraint, with_hooks(optimizer)
         self._idle = 0  # steps before the first measurement
-        self._handles = [] if loop is None else [loop.attach(self._optimizer)]
+        self._handles = [] if reader is None else [reader.attach(self._optimizer)]
         self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
 
     def remove(self) -> None:
@@ -42,11 +35,11 @@ class Attachment:
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one
         is_skipped = isinstance(found_inf, Tensor) and found_inf.item() != 0
-        if self._member.observed and not is_skipped:  # what waits is of the same theta
-            self._member.step()
-            if self._member.steps == 1 and all(p.grad is None for p in parameters(optimizer)):
+        if self._constraint.observed and not is_skipped:  # what waits is of the same theta
+            self._constraint.step()
+            if self._constraint.steps == 1 and all(p.grad is None for p in parameters(optimizer)):
                 warnings.warn(faults.UNMOVED, stacklevel=3)
-        elif self._member.steps == 0:
+        elif self._constraint.steps == 0:
             self._idle += 1
             if self._idle == 2:
                 warnings.warn(faults.UNMEASURED, stacklevel=3)

@@ -1,7 +1,6 @@
 """Errors and warnings of a constraint in words: each names what was found, and the fix."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from torch import Size
@@ -27,36 +26,6 @@ def describe_nonfinite(bad: int, then: str) -> str:
         f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
         f"{then}. Is the loss unbounded, or mu too large?"
     )
-
-
-def call_measure(measure: Callable[..., object] | None, args: Sequence[Any], kwargs: Any) -> object:  # noqa: ANN401
-    """Call a measure; name arguments that it does not take."""
-    if measure is None:
-        raise TypeError(
-            "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, or "
-            "to pass a measure?"
-        )
-    try:
-        return measure(*args, **kwargs)
-    except TypeError as error:
-        if _can_take(measure, args, kwargs):
-            raise
-        raise TypeError(
-            f"ALMConstraint: its measure cannot be called with these arguments: {error}. "
-            "`constraint(...)` takes what the measure takes. Is this a value you have measured "
-            "already? Did you mean `constraint.penalty(value)` and `constraint.observe(value)`?"
-        ) from error
-
-
-def _can_take(function: Callable[..., object], args: Sequence[Any], kwargs: Any) -> bool:  # noqa: ANN401
-    """Return whether a function can be called so, as far as its signature says."""
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    except ValueError:  # it has no signature
-        pass
-    return True
 
 
 DETACHED = (

@@ -21,8 +21,8 @@ def check_sides(retain: Optimizer, forget: Optimizer) -> None:
     """Raise if they are one optimizer, would move different weights, or the wrong way."""
     if isinstance(retain, SharpnessAware) and retain._sign < 0:
         raise ValueError(
-            "DualOptimizer: the retain side is ReverseSAM, which would look where the retain loss "
-            "is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
+            "DualOptimizer: the retain side is ReverseSAM, which would move to where the retain "
+            "loss is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
         )
     if find_stateful(retain) is find_stateful(forget):
         raise ValueError(
@@ -65,7 +65,7 @@ def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
         side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
         raise ValueError(
             f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-            f"{type(forget).__name__}, which would look where the constraint is easiest "
+            f"{type(forget).__name__}, which would move to where the constraint is easiest "
             f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
         )
 
@@ -103,7 +103,7 @@ def refuse_observed() -> NoReturn:
     )
 
 
-def watch_swallowed(theta: list[Tensor], start: list[Tensor]) -> bool:
+def warn_swallowed(theta: list[Tensor], start: list[Tensor]) -> bool:
     """Warn if narrow weights hold nothing of a multiplied step; return whether any is narrow."""
     is_narrow = any(t.dtype in DROPPED for t in theta)
     if is_narrow and all(map(torch.equal, theta, start)):

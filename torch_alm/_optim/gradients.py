@@ -86,7 +86,7 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
     Cost: one pass, one reduction per device mesh; no wait for an accelerator.
     """
     parts: list[Tensor] = []
-    for group in _alike(register, _whole):
+    for group in _alike(register, _make_dense):
         part = _joint_norm(group, torch.float64 if group[0].is_cuda else torch.float32)
         if group[0].device.type in HOST and not LEAST < part.item() < MOST:
             part = _joint_norm(group, torch.float64)
@@ -109,7 +109,7 @@ def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
     return reduce_shards(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
 
 
-def _whole(g: Tensor) -> Tensor:
+def _make_dense(g: Tensor) -> Tensor:
     """Give a dense real tensor with the same norm: what a sparse one names twice is added up."""
     if is_sharded(g) and any(p.is_partial() for p in g.placements):
         g = g.full_tensor()  # summands, of tensor parallel layers

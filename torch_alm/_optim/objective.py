@@ -26,7 +26,7 @@ from torch_alm._optim.gradients import Backward, Register
 P = ParamSpec("P")
 T = TypeVar("T")
 Objective: TypeAlias = Callable[[], Any]
-Ask: TypeAlias = Callable[[Tensor], bool]
+Decision: TypeAlias = Callable[[Tensor], bool]
 
 _states: dict[str, tuple[Any, dict[str, Any]]] = {"numpy": (None, {})}  # by counter, a state
 _passes: dict[int, bool] = {}  # by thread, whether the pass that it runs counts
@@ -127,14 +127,14 @@ class Passes:
         with mark_running(counts=False):
             found = _evaluate(self._objective, self._owner, self._pair)
             self._first, graph = ref(found.loss), walk(found.loss)
-            self._statistics = statistics(graph)
+            self._statistics = find_statistics(graph)
             weight = pair_sign if found.paired else 1.0
             self._differentiate(found.loss, weight, graph)
 
-    def accumulate(self, so_far: Register, wanted: Ask | None = None) -> Evaluation:
+    def accumulate(self, so_far: Register, is_wanted: Decision | None = None) -> Evaluation:
         """`.grad` = so_far + weight * grad L.
 
-        `wanted` looks at the value and decides whether the gradient is needed. The running
+        `is_wanted` looks at the value and decides whether the gradient is needed. The running
         statistics of BatchNorm stay as the pass before has left them.
         """
         kept = [t.clone() for t in self._statistics]
@@ -143,7 +143,7 @@ class Passes:
             if self._first() is found.loss:
                 refuse_stale(self._owner)
             gradients.put(self.params, gradients.copy_all(so_far))
-            if wanted is None or wanted(found.value):
+            if is_wanted is None or is_wanted(found.value):
                 graph = walk(found.loss) if self._pair else []
                 times = self._differentiate(found.loss, self._weight, graph)
                 found = found._replace(times=times)
@@ -241,7 +241,7 @@ def find_outside(graph: Iterable[Any], params: Sequence[Tensor]) -> list[Tensor]
     return [leaf for leaf in leaves if id(leaf) not in own]
 
 
-def statistics(graph: Iterable[Any]) -> list[Tensor]:
+def find_statistics(graph: Iterable[Any]) -> list[Tensor]:
     """List the running statistics that BatchNorm layers in a graph have moved."""
     norms = [node for node in graph if "BatchNorm" in type(node).__name__]
     moved = [node for node in norms if getattr(node, "_saved_training", False)]

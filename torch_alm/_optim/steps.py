@@ -18,7 +18,7 @@ Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of i
 
 KNOWN = (SGD, Adam, AdamW, NAdam, Adamax, RMSprop, Adagrad)  # those whose divisor is read
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
-ASKINGS, CLOSE, FLAT = 6, 0.02, 0.2  # most steps of a copy, what is met, the least power of a rate
+TRIES, CLOSE, FLAT = 6, 0.02, 0.2  # steps of a copy, a change that is met, a rate's least power
 TINY = 1e-38  # added to a divisor that may be 0
 
 
@@ -32,14 +32,14 @@ def displacement(optimizer: Optimizer, gradient: Gradient, times: float) -> Grad
     for p in parameters(optimizer):
         memo[id(p)] = p.detach()  # without a gradient it is not moved
         if p in gradient:
-            memo[id(p)] = torch.nn.Parameter(p.detach().to(_float(p), copy=True))
-            memo[id(p)].grad = gradient[p].to(_float(p), copy=True)
+            memo[id(p)] = torch.nn.Parameter(p.detach().to(_wide(p), copy=True))
+            memo[id(p)].grad = gradient[p].to(_wide(p), copy=True)
     for state in optimizer.state.values():
-        narrow = [x for x in state.values() if isinstance(x, Tensor) and _float(x) != x.dtype]
-        memo.update({id(x): x.detach().to(_float(x)) for x in narrow})
+        narrow = [x for x in state.values() if isinstance(x, Tensor) and _wide(x) != x.dtype]
+        memo.update({id(x): x.detach().to(_wide(x)) for x in narrow})
     again = make_replay([*gradient])
     try:
-        twin = _copied(optimizer, memo)
+        twin = _copy_optimizer(optimizer, memo)
         for group in twin.param_groups:
             group["lr"] = group["lr"] * times
         step: Any = type(twin).step
@@ -62,7 +62,7 @@ def rate_of_step(optimizer: Optimizer, gradient: Gradient, change: float) -> flo
     group, name = base.param_groups[0], type(base).__name__
     sign = 1 if group.get("maximize", vars(base).get("maximize")) else -1
     seen = list[tuple[float, float]]()
-    while len(seen) < ASKINGS:
+    while len(seen) < TRIES:
         try:
             rate = float(group["lr"]) * times
             found = sign * inner(gradient, displacement(base, gradient, times))
@@ -80,28 +80,28 @@ def rate_of_step(optimizer: Optimizer, gradient: Gradient, change: float) -> flo
         if not 0 <= found < math.inf or power < FLAT:
             break
         times *= (change / found) ** (1 / power) if found else 1000.0
-    told = ", ".join(f"{found:.3g} at lr={rate:.3g}" for rate, found in seen)
+    tried = ", ".join(f"{found:.3g} at lr={rate:.3g}" for rate, found in seen)
     raise ValueError(
         f"rate_for: at no rate that was tried does the next step of {name} change the loss by "
-        f"{change:g}, but by {told}. Is a step not proportional to its rate (relative steps, sizes "
-        "kept from before), does it go against the gradient (momentum), or is the rate warmed up "
-        "from 0? Did you mean a fresh AdamW, or to ask before the schedule?"
+        f"{change:g}, but by {tried}. Is a step not proportional to its rate (relative steps, "
+        "sizes kept from before), does it go against the gradient (momentum), or is the rate "
+        "warmed up from 0? Did you mean a fresh AdamW, or to ask before the schedule?"
     )
 
 
-def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+def _copy_optimizer(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
     """Copy an optimizer with what its class keeps beside the state, which torch does not copy."""
     twin = memo[id(optimizer)] = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if isinstance(value, Optimizer):
-            vars(twin)[name] = _copied(value, memo)
+            vars(twin)[name] = _copy_optimizer(value, memo)
         else:  # without those who watch this one
             is_kept = not name.endswith("_hooks")
             vars(twin)[name] = copy.deepcopy(value, memo) if is_kept else type(value)()
     return twin
 
 
-def _float(x: Tensor) -> torch.dtype:
+def _wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype
 
 
