@@ -169,8 +169,7 @@ def test_a_published_model_says_the_same_once_its_adapters_are_merged(dtype: tor
     made = unlearn(model, tokenizer, rows[:2], rows[2:], lora=True, **how)
     merged = evaluate(made.model.merge_and_unload(), tokenizer, rows[:2], rows[2:], quiet=True)
     before, after, found = *made.answers.values(), merged.answers["model"]
-    assert any(row["said"] for row in before["forget"])
-    assert not any(row["said"] for row in after["forget"])
+    assert [row["answer"] for row in before["forget"]] != [row["answer"] for row in after["forget"]]
     for kind, rows in after.items():
         heard = [(row["said"], row["answer"] * (dtype == torch.float32)) for row in rows]
         assert heard == [
