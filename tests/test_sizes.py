@@ -36,20 +36,20 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_010, 4_640),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_990, 4_640),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_500),
     "lines of language": (package("language"), 1_820, 1_530),
     "lines of integrations": (package("integrations"), 1_680, 1_680),
-    "lines of the command": (package(*COMMAND), 4_970, 4_430),
-    "lines of torch_alm": (lines("torch_alm"), 15_190, 13_800),
+    "lines of the command": (package(*COMMAND), 4_960, 4_430),
+    "lines of torch_alm": (lines("torch_alm"), 14_950, 13_800),
     "lines of benchmarks": (lines("benchmarks"), 7_180, 6_980),
-    "lines of tests": (lines("tests"), 23_270, 22_000),
+    "lines of tests": (lines("tests"), 23_320, 22_000),
     "lines of Python in docs": (lines("docs"), 540, 540),
     "words of docs": (words("docs"), 18_000, 18_000),
     "words of README": (words("README.md"), 750, 750),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_360, 1_200),
-    "files": (len(tree()), 418, 415),
+    "files": (len(tree()), 415, 415),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_740, 3_740),
 }
 
