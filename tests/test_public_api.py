@@ -21,18 +21,11 @@ from torch_alm.command import main
 
 RECORDED = Path(__file__).with_name("public_api.txt")
 MODULES = (
-    "torch_alm",
-    "torch_alm.checkpoint",
-    "torch_alm.command",
-    "torch_alm.filters",
-    "torch_alm.integrations.lightning",
-    "torch_alm.integrations.transformers",
-    "torch_alm.language",
-    "torch_alm.measures",
-    "torch_alm.rules",
-    "torch_alm.thresholds",
+    "torch_alm", "torch_alm.checkpoint", "torch_alm.command", "torch_alm.filters",
+    "torch_alm.integrations.lightning", "torch_alm.integrations.transformers",
+    "torch_alm.language", "torch_alm.measures", "torch_alm.rules", "torch_alm.thresholds",
     "torch_alm.unlearning",
-)
+)  # fmt: skip
 VERBS = ("unlearn", "evaluate", "attack")
 
 

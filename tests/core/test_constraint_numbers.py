@@ -30,13 +30,9 @@ FLOATS: dict[str, Any] = {
     "with a graph": lambda v: torch.tensor(v, requires_grad=True) * 1.0,
 }
 INTS: dict[str, Any] = {
-    "int": int,
-    "int64": np.int64,
-    "uint8": np.uint8,
-    "0-d array": np.array,
-    "tensor": torch.tensor,
-    "int32 tensor": lambda v: torch.tensor(v, dtype=torch.int32),
-}
+    "int": int, "int64": np.int64, "uint8": np.uint8, "0-d array": np.array,
+    "tensor": torch.tensor, "int32 tensor": lambda v: torch.tensor(v, dtype=torch.int32),
+}  # fmt: skip
 
 
 def loaded(state: dict[str, Any]) -> dict[str, Any]:

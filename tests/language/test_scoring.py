@@ -327,16 +327,8 @@ def test_tokens_without_a_label_and_texts_of_other_tokenizers_stay_as_they_are(
 
 def test_a_vocabulary_of_pieces_has_bytes_to_fall_back_to() -> None:
     pieces = [
-        "</s>",
-        "<0x61>",
-        "<0xC3>",
-        "<0xA4>",
-        "\u2581",
-        "a",
-        "\u00e4",
-        "\u2581a",
-        "\u2581\u00e4",
-    ]
+        "</s>", "<0x61>", "<0xC3>", "<0xA4>", "\u2581", "a", "\u00e4", "\u2581a", "\u2581\u00e4",
+    ]  # fmt: skip
     inner = Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, [("\u2581", "a")]))
     inner.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]

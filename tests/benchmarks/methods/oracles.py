@@ -233,13 +233,7 @@ ON_NPO = tokens(lambda m, first, data, s: npo_by_hand(m, first, data, s.beta))
 ON_SIMNPO = tokens(lambda m, first, data, s: simnpo_by_hand(m, data, s.beta, s.margin))
 
 ORACLES = {
-    **of_both(ASCENT),
-    "grad_ascent": joint(ASCENT, keeps=False),
-    "grad_diff": joint(ASCENT),
-    "single_adamw": joint(ASCENT),
-    "npo": joint(ON_NPO),
-    "simnpo": joint(ON_SIMNPO),
-    "relearning_resilient": relearning(ON_NPO),
-    "blur": blur(ON_NPO),
-    "pdu": pdu,
-}
+    **of_both(ASCENT), "grad_ascent": joint(ASCENT, keeps=False), "grad_diff": joint(ASCENT),
+    "single_adamw": joint(ASCENT), "npo": joint(ON_NPO), "simnpo": joint(ON_SIMNPO),
+    "relearning_resilient": relearning(ON_NPO), "blur": blur(ON_NPO), "pdu": pdu,
+}  # fmt: skip

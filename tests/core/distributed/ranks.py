@@ -18,13 +18,9 @@ WORLD = 2
 # Imported once, by the process that the others are forked from: also what torch imports late, in an
 # optimizer's first step, transformers with its Trainer, and a run of the command with its report.
 PRELOADED = [
-    "tests.core.distributed.test_checkpoint",
-    "torch._dynamo",
-    "tests.integrations.test_trainers",
-    "tests.unlearning.test_ranks",
-    "torch_alm.unlearning.outcome",
-    "rouge_score.rouge_scorer",
-]
+    "tests.core.distributed.test_checkpoint", "torch._dynamo", "tests.integrations.test_trainers",
+    "tests.unlearning.test_ranks", "torch_alm.unlearning.outcome", "rouge_score.rouge_scorer",
+]  # fmt: skip
 PATIENCE = 300.0  # seconds until a call that does not answer is given up
 
 

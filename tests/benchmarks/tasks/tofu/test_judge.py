@@ -89,16 +89,11 @@ def row(subset: str, index: int, generation: str | None, reference: str = "yes")
 
 
 ROWS = [
-    row("forget", 0, "yes"),
-    row("forget", 1, "no"),
-    row("retain", 0, "yes"),
-    row("real_authors", 0, "yes"),
-    row("real_authors", 1, "no {braces} and\nlines"),
-    row("world_facts", 0, "yes"),
-    row("world_facts", 1, "yes"),
-    row("world_facts", 2, ""),
+    row("forget", 0, "yes"), row("forget", 1, "no"), row("retain", 0, "yes"),
+    row("real_authors", 0, "yes"), row("real_authors", 1, "no {braces} and\nlines"),
+    row("world_facts", 0, "yes"), row("world_facts", 1, "yes"), row("world_facts", 2, ""),
     row("holdout", 0, None),
-]
+]  # fmt: skip
 TRUTH = [1, 0, 1, 1, 0, 1, 1, 0, None]
 
 
