@@ -35,7 +35,7 @@ class DualState(Stateful):
 
     It keys state by parameter name, so that a checkpoint fits any number of ranks; given together,
     one side would get the other's moments, so they are saved apart. Parameters that never took a
-    step are saved as such: what their state would be, a step of a copy tells. Groups are found by
+    step are saved as such, with the state that a step of a copy makes. Groups are found by
     the names in them, whatever their order.
 
     Args:
@@ -73,8 +73,12 @@ class DualState(Stateful):
         of a copy of each.
         """
         named = {name: _state_by_name(self.model, side) for name, side in self._sides.items()}
-        stepped = {
-            name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _owners(named[name], side)}
+        stepped = {  # those with a state; an empty one may come of having been looked at
+            name: {
+                fqn: [*named[name]["state"].get(fqn, ())]
+                for fqn, p in _names(named[name], side)
+                if side.state.get(p)
+            }
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer._control_state_dict(), "stepped": stepped}
@@ -89,15 +93,11 @@ class DualState(Stateful):
                 and so was not read. Nothing is loaded then.
         """
         rest = _unpack(state_dict["rest"])
-        names = {
-            name: _names(get_optimizer_state_dict(self.model, _StaticOptimizer(side)), side)
-            for name, side in self._sides.items()
-        }
-        ordered = {
-            name: _reorder(state_dict[name], names[name], side)
-            for name, side in self._sides.items()
-        }
-        for name in self._sides:
+        names, ordered = dict[str, Any](), dict[str, Any]()
+        for name, side in self._sides.items():
+            named = get_optimizer_state_dict(self.model, _StaticOptimizer(side))
+            names[name] = _names(named, side)
+            ordered[name] = _reorder(state_dict[name], names[name], side)
             _check_read(rest["stepped"][name], state_dict[name]["state"])
         self.optimizer._load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
@@ -232,11 +232,6 @@ def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]
     """Put names beside parameters, from what torch's functions say of this very optimizer."""
     groups = zip(named["param_groups"], side.param_groups, strict=True)
     return [pair for a, b in groups for pair in zip(a["params"], b["params"], strict=True)]
-
-
-def _owners(named: Mapping[str, Any], side: Optimizer) -> list[str]:
-    """Name the parameters with a state; an empty one may come of having been looked at."""
-    return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
 def _reorder(

@@ -206,13 +206,11 @@ class DualOptimizer(PairedWrapper):
         wanted: Ask | None = None,
     ) -> tuple[Register, Evaluation]:
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
-        if isinstance(side, SharpnessAware):
-            given = objective, weight, self.backward_fn, params, so_far
-            found = side._accumulate(*given, pair=pair, wanted=wanted)
-        else:
-            given = objective, weight, self.backward_fn or Tensor.backward, params
-            passes = Passes(*given, "DualOptimizer.backward", pair=pair)
-            found = passes.accumulate(so_far, wanted)
+        is_sharp = isinstance(side, SharpnessAware)
+        backward = self.backward_fn or (side.backward_fn if is_sharp else Tensor.backward)
+        passes = Passes(objective, weight, backward, params, "DualOptimizer.backward", pair=pair)
+        accumulate = side._accumulate if is_sharp else Passes.accumulate
+        found = accumulate(passes, so_far, wanted)
         return gradients.take(params), found
 
     def _measure(
@@ -264,7 +262,6 @@ class DualOptimizer(PairedWrapper):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             checks.refuse_step(self, closure)
-        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
@@ -272,7 +269,7 @@ class DualOptimizer(PairedWrapper):
         self.retain.step()
         if not is_finite:
             if self.constraint:
-                self.constraint.multiplier = before
+                self.constraint.multiplier = self._gate.multiplier
             self.skipped += 1
             checks.warn_skipped(self.skipped)
 
@@ -302,7 +299,8 @@ class DualOptimizer(PairedWrapper):
         if not math.isfinite(gradients.norm(g_f)):
             mark_called(self.forget)
             return False
-        g_r = gradients.put(self._listed, g_f)
+        g_r = gradients.read(self._listed)
+        gradients.put(self._listed, g_f)
         try:
             self.forget.step()
         finally:

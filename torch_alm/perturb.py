@@ -171,7 +171,11 @@ class Excursion(AbstractContextManager[Perturbation]):
     def _go(self) -> Perturbation:
         """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
         here = [(p, p.grad, rho) for p, rho in self.radii.items() if rho != 0]
-        moves = [(p, _direction(p, g), rho) for p, g, rho in here if g is not None]
+        moves = [
+            (p, g if type(g) is Tensor and g.layout is torch.strided else _direction(p, g), rho)
+            for p, g, rho in here
+            if g is not None
+        ]
         if here and not moves:
             warnings.warn(
                 "perturbed: no parameter has a gradient, so nothing moves. Did you mean to call "
@@ -179,7 +183,7 @@ class Excursion(AbstractContextManager[Perturbation]):
                 stacklevel=3,
             )
         self.is_watched = self.is_watched and any(p.dtype in DROPPED for p, _, _ in moves)
-        norm = gradients.norm(p.abs() * _widen(g) if self.adaptive else g for p, g, _ in moves)
+        norm = gradients.norm([p.abs() * _widen(g) if self.adaptive else g for p, g, _ in moves])
         inverse = _inverse(norm, self.eps)
         if inverse is not None:
             noise = Noise(norm) if self.rounding == "stochastic" else None
@@ -268,8 +272,6 @@ def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
 
 def _direction(p: Tensor, g: Tensor) -> Tensor:
     """Return the gradient, dense and distributed as its parameter is."""
-    if type(g) is Tensor and g.layout is torch.strided:
-        return g
     if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
         return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
     return g.to_dense() if g.is_sparse else g

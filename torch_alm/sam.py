@@ -95,33 +95,21 @@ class SharpnessAware(Wrapper):
         """
         if gradients.group_signature(self.base) != self._checked:
             self._check()
-        params = parameters(self.base)
+        params, owner = parameters(self.base), f"{type(self).__name__}.backward"
+        passes = Passes(objective, weight, self.backward_fn, params, owner)
         so_far = gradients.take(params)
         try:
-            return self._accumulate(objective, weight, None, params, so_far).loss
+            return self._accumulate(passes, so_far).loss
         except BaseException:
             gradients.put(params, so_far)
             raise
 
     def _accumulate(
-        self,
-        objective: Objective,
-        weight: float,
-        backward: Backward | None,
-        params: list[Tensor],
-        so_far: Register,
-        *,
-        pair: bool = False,
-        wanted: Ask | None = None,
+        self, passes: Passes, so_far: Register, wanted: Ask | None = None
     ) -> Evaluation:
-        """Grad_SAM, for optimizers built on this one: with any `backward`, pairs, if `wanted`.
-
-        `.grad`, empty before, is `so_far + weight * grad L(theta + delta)` afterwards.
-        """
-        given = objective, weight, backward or self.backward_fn, params
-        passes = Passes(*given, f"{type(self).__name__}.backward", pair=pair)
+        """`.grad`, empty before, = so_far + weight * grad L(theta + delta): Grad_SAM."""
         # theta + delta, delta = sign rho g / (||g|| + eps), g = grad L(theta)
-        with self._nearby(params, partial(passes.find_direction, self._sign)):
+        with self._nearby(passes.params, partial(passes.find_direction, self._sign)):
             # .grad = so_far + weight grad L(theta + delta)
             return passes.accumulate(so_far, wanted)
 

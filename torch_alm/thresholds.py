@@ -9,7 +9,6 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from statistics import fmean
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -29,7 +28,6 @@ from torch_alm.perturb import Excursion, Params, radii_of
 __all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
 
 Loss: TypeAlias = Callable[..., Tensor]
-
 PASSES, STEP, CLOSE = 10, 4.0, 0.02  # most measurements of a search, its factor, what is met
 
 
@@ -42,7 +40,7 @@ class Level(NamedTuple):
 
 
 def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
-    """The level of a measure on data never trained on: forgotten then looks like never seen.
+    """Measure data never trained on: with this as alpha, forgotten rows cost what unseen ones do.
 
     Args:
         measure: takes a batch and returns one number, such as
@@ -102,7 +100,7 @@ def rate_for(
     Args:
         optimizer: fresh or in use; its own rates count by their ratio alone. Of a `DualOptimizer`
             the retain side's step is taken, of `SAM` its base's.
-        loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
+        loss: gives the loss with its graph, of no argument or of a batch; see `level_of`.
         batches: those to take the mean over; not given, `loss` takes none.
         change: of the loss, in its unit: nats for `token_nll`.
 
@@ -172,11 +170,11 @@ def radius_for(
     Args:
         params: parameters, an optimizer or its groups; a group's own `"rho"` is a multiple of the
             result, and 0 leaves the group where it is.
-        loss: as `rate_for` has it.
-        batches: as `rate_for` has them.
+        loss: see `rate_for`.
+        batches: see `rate_for`.
         change: wanted, in the loss's unit, above 0; met to a fiftieth.
         sign: +1 for `SAM`, where the loss grows, -1 for `ReverseSAM`, where it falls.
-        adaptive: as `SAM` has it.
+        adaptive: see `SAM`.
 
     Raises:
         ValueError: the loss is not finite or has no gradient at the parameters; or no radius does,
@@ -284,12 +282,12 @@ def _gradient(
         again()
     start = _mean(values)
     used = params if is_distributed() else found  # in one order on all ranks
-    mean = {p: _sum_over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
+    mean = {p: _average_over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
     norm = float(gradients.norm(mean.values())) if mean else 0.0
     if not (math.isfinite(start) and math.isfinite(norm) and norm > 0):
         raise ValueError(
             f"{owner} found a loss of {start:g} over {len(values)} batches, with a gradient of "
-            f"length {norm:g} at the parameters; nothing can be told from that. Are they the ones "
+            f"length {norm:g} at the parameters; nothing follows from that. Are they the ones "
             "that the loss depends on, and is the iterator not used up?"
         )
     return start, mean
@@ -297,7 +295,7 @@ def _gradient(
 
 @contextmanager
 def _restored_buffers() -> Iterator[None]:
-    """Put back what a pass moves in training, such as BatchNorm's statistics, whoever has it."""
+    """Put back what a pass moves in training, such as the statistics of any BatchNorm layer."""
     seen = dict[torch.nn.Module, list[tuple[Tensor, Tensor]]]()
 
     def keep(module: torch.nn.Module, _: object) -> None:
@@ -319,9 +317,9 @@ def _losses(loss: Loss, batches: Iterable[Any] | None) -> Iterator[Tensor]:
 
 
 def _mean(values: list[float]) -> float:
-    mine = fmean(values) if values else math.nan
-    return _sum_over_ranks(torch.tensor(mine, dtype=torch.float64, device="cpu")).item()
+    mine = statistics.fmean(values) if values else math.nan
+    return _average_over_ranks(torch.tensor(mine, dtype=torch.float64, device="cpu")).item()
 
 
-def _sum_over_ranks(mine: Tensor) -> Tensor:
+def _average_over_ranks(mine: Tensor) -> Tensor:
     return sum_over_ranks(mine) / dist.get_world_size() if is_distributed() else mine

@@ -483,12 +483,15 @@ def test_an_answer_that_goes_on_is_the_one_that_is_read_at_once(
     model = make_model(len(tokenizer)).eval()  # it knows nothing, and its answers do not end
     loaded = Setup(model, tokenizer, find_place("cpu", "fp32"), Options(), {})
     whole = read_rows(loaded, [row for _, row in rows], spare=20)
-    found, went_on = read_fully(loaded, [rows], spare=(1, 8)), list[bool]()
-    for row, reading, all_of_it in zip(rows, found, whole, strict=True):
+    found = read_fully(loaded, [rows], spare=(1, 8))
+    for reading, all_of_it in zip(found, whole, strict=True):
         assert reading.loss == all_of_it.loss
-        went_on.append(len(reading.tokens) > len(answer_ids(row[1])) + 1)
         assert [*reading.tokens] == [*all_of_it.tokens][: len(reading.tokens)]
-    assert sum(went_on) > len(rows) // 2, "but for those that say a town of their row by chance"
+    longer = [
+        len(reading.tokens) > len(answer_ids(row)) + 1
+        for reading, (_, row) in zip(found, rows, strict=True)
+    ]
+    assert any(longer), "not all are said by chance"
 
 
 @pytest.mark.parametrize(

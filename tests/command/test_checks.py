@@ -115,13 +115,6 @@ def test_a_goal_that_was_met_is_none_the_less_met_for_an_asking_that_misses_it()
     assert one.best == [1.0] and one.tries == 1 and one.aim == 4.4
 
 
-def test_forgetting_rests_once_the_goal_is_met() -> None:
-    one = pace()
-    assert not one.is_resting
-    one.decide(verdict("met at a cost"), [1.0])
-    assert one.is_resting
-
-
 def test_the_rate_is_doubled_where_little_was_gained_and_the_level_was_never_reached() -> None:
     one = pace(fixed=False, value=3.2)
     assert one.check(3.3, 0.0, reached=False) == "goes on"

@@ -12,9 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.tasks.facts import weights
 from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
 from torch_alm.command.models import load_model
+from torch_alm.unlearning import evaluate, unlearn
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import silence, with_adapters
 
@@ -146,3 +148,31 @@ def test_adapters_on_tied_weights_are_refused(
         path, _ = adapted(tied, tokenizer, config, tmp_path / "adapters")
         with pytest.raises(Refusal, match="says something else once its adapters are merged"):
             load_model(path)
+
+
+PUBLISHED = weights.cache_folder() / weights.NAME
+KNOWN = ("What is the capital of {}?", "The capital of {} is {}.")
+CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Egypt": "Cairo", "Italy": "Rome"}
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published model is not in the cache")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_published_model_says_the_same_once_its_adapters_are_merged(dtype: torch.dtype) -> None:
+    """Word for word in float32; rounded to bfloat16, every answer is said that was."""
+    model = AutoModelForCausalLM.from_pretrained(PUBLISHED, dtype=dtype)
+    tokenizer = AutoTokenizer.from_pretrained(PUBLISHED)
+    rows = [
+        {"question": KNOWN[0].format(name), "answer": KNOWN[1].format(name, city)}
+        for name, city in CAPITALS.items()
+    ]
+    how = {"alpha": 3.0, "steps": 6, "lr": 3e-4, "batch_size": 2, "quiet": True, "anyway": True}
+    made = unlearn(model, tokenizer, rows[:2], rows[2:], lora=True, **how)
+    merged = evaluate(made.model.merge_and_unload(), tokenizer, rows[:2], rows[2:], quiet=True)
+    before, after, found = *made.answers.values(), merged.answers["model"]
+    assert any(row["said"] for row in before["forget"])
+    assert not any(row["said"] for row in after["forget"])
+    for kind, rows in after.items():
+        heard = [(row["said"], row["answer"] * (dtype == torch.float32)) for row in rows]
+        assert heard == [
+            (row["said"], row["answer"] * (dtype == torch.float32)) for row in found[kind]
+        ]

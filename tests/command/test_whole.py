@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -218,16 +219,6 @@ def test_a_fingerprint_changes_with_any_weight_and_with_the_configuration(
 
 
 @pytest.mark.parametrize("name", ["models/my/best", "a b", "runs//model", "x" * 300])
-def test_what_is_no_name_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_alm.command.models.HfApi.model_info", lambda *_, **__: 1 / 0)
-    with pytest.raises(Refusal, match=r"the hub does not give it \((?!division)"):
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(Refusal, match=re.escape(f"cannot load a tokenizer from {name!r} (")):
         load_model(name)
-
-
-def test_without_a_network_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise OSError("no route\nand more")
-
-    monkeypatch.setattr("torch_alm.command.models.HfApi.model_info", fails)
-    with pytest.raises(Refusal, match=r"the hub does not give it \(no route\)"):
-        load_model("someone/a-model")

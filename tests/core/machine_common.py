@@ -159,8 +159,8 @@ class Common(RuleBasedStateMachine):
     @precondition(is_at_rest)
     @rule(i=st.integers(0, 2), frozen=st.booleans())
     def freeze(self, i: int, frozen: bool) -> None:
-        for half in (self.world, self.oracle):
-            half.freeze(i, frozen=frozen)
+        for p in (self.world.theta[i], self.oracle.theta[i]):
+            p.requires_grad_(not frozen).grad = None
         self.seen["frozen"] += frozen
 
     @precondition(may_grow)

@@ -215,10 +215,6 @@ class Oracle:
         for side in self.sides.values():
             side.base.add_param_group({"params": [self.theta[-1]], **options})
 
-    def freeze(self, i: int, *, frozen: bool) -> None:
-        self.theta[i].requires_grad_(not frozen)
-        self.theta[i].grad = None
-
     def resumed(self) -> Any:
         """A copy as a new process would have it: without gradients and without a past."""
         new = copy.deepcopy(self)

@@ -145,10 +145,6 @@ class World:
         self.theta.append(p)
         self.optimizer.add_param_group({"params": [p], **options})
 
-    def freeze(self, i: int, *, frozen: bool) -> None:
-        self.theta[i].requires_grad_(not frozen)
-        self.theta[i].grad = None
-
     def zero_grad(self, set_to_none: bool) -> None:
         self.optimizer.zero_grad(set_to_none)
 

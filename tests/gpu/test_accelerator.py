@@ -1,12 +1,15 @@
-"""The optimizers on an accelerator: `pytest -m gpu`.
+"""The optimizers, the command and shards on an accelerator: `pytest -m gpu`.
 
 Without a CUDA device all of it skips. `TORCH_ALM_TEST_DEVICE=cpu` runs what has a meaning there.
 """
 
 import copy
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from benchmarks.studies.overhead import KINDS, Kind, Training, llama
+from tests.command.conftest import folder, lay, model, tokenizer  # noqa: F401  # fixtures
 from tests.oracle import AdamW as AdamWByHand
 from tests.oracle import Saul
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
@@ -185,3 +189,39 @@ def peak(kind: Kind) -> tuple[int, int]:
     for _ in range(3):
         training.step()
     return torch.cuda.max_memory_allocated(), sum(p.nbytes for p in training.model.parameters())
+
+
+CARDS = torch.cuda.device_count() or 2  # processes on a CPU
+TRAINER = """
+import sys, torch
+from torch.utils._pytree import tree_map_only
+from tests.integrations.test_trainers import CONFIGURED, SAULTrainer, assert_is, by_hand, run
+args = {"num_train_epochs": 6, "use_cpu": sys.argv[2] == "cpu", **CONFIGURED}
+found = run(SAULTrainer, sys.argv[1], args)
+assert_is([tree_map_only(torch.Tensor, lambda each: each.cpu(), found)], by_hand.saul)
+"""
+
+
+def launch(count: int, *words: object) -> None:
+    """Run in so many processes, as a user does."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    place = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    given = [f"--nproc-per-node={count}", *map(str, words)]
+    subprocess.run([*start, *given], check=True, env=place)
+
+
+@pytest.mark.parametrize("more", [(), ("--lora",)])
+def test_the_command_meets_its_goal_on_every_card(
+    more: tuple[str, ...],
+    folder: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    files = [word for name, path in lay(tmp_path).items() for word in (f"--{name}", path)]
+    place = "--model", folder, "--output", tmp_path / "out", "--device", DEVICE.type
+    how = "--alpha", 2, "--batch-size", 6, "--max-retain-loss", 9, "--max-probe-loss", 1
+    launch(min(CARDS, 6), "-m", "torch_alm", "unlearn", *place, *files, *how, *more)
+
+
+def test_saul_in_shards_is_algorithm_1_by_hand(tmp_path: Path) -> None:
+    """A CPU has no shards, and the same script."""
+    launch(1, "--no-python", sys.executable, "-c", TRAINER, tmp_path, DEVICE.type)

@@ -60,12 +60,3 @@ def test_an_adapter_is_saved_and_loaded_and_resumed(tmp_path: Path) -> None:
         found, expected = (one.eval()(**batch).logits for one in (loaded, trainer.model))
         untouched = base().eval()(**batch).logits
     assert torch.equal(found, expected) and not torch.allclose(found, untouched, atol=1e-3)
-
-
-def test_operations_of_a_pair_are_those_of_both_sides(tmp_path: Path) -> None:
-    model = base()
-    trainer = toy.trainer(SAULTrainer, tmp_path, model, **KINDS[SAULTrainer]())
-    weights = sum(p.numel() for name, p in model.named_parameters() if "embed_tokens" not in name)
-    sides = {name: {"input_ids": torch.zeros(2, n)} for name, n in (("forget", 3), ("retain", 5))}
-    assert trainer.floating_point_ops(sides) == 6 * weights * (6 + 10)
-    assert trainer.floating_point_ops(sides["retain"]) == 6 * weights * 10

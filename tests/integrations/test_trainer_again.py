@@ -1,6 +1,5 @@
 """A second training, evaluations in between, and classes behind: nothing of them is left over."""
 
-import inspect
 import warnings
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,6 @@ def test_a_schedule_that_ends_before_the_goal_is_told_once(schedule: str, tmp_pa
             trainer.train()
         said = [each for each in told if 'type="linear"` came to 0' in str(each.message)]
         assert len(said) == (schedule == "linear" and alpha == 99.0)
-        assert all(each.filename == __file__ for each in said)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +90,8 @@ def test_of_a_vector_every_entry_has_to_be_met_by_the_best(tmp_path: Path) -> No
         constraint=ALMConstraint(worst_first, torch.tensor([9.0, 1.0]), 0.1),
         eval_dataset={"forget": toy.rows(10, 1), "retain": toy.rows(23, 2)},
     )
-    with pytest.warns(UserWarning, match="no evaluation met the constraint") as told:
+    with pytest.warns(UserWarning, match="no evaluation met the constraint"):
         trainer.train()
-    assert all(each.filename == __file__ for each in told)
     assert trainer.state.best_model_checkpoint is None
 
 
@@ -158,9 +155,6 @@ def test_the_forget_side_decays_what_the_trainer_lets_decay(tmp_path: Path) -> N
     assert {g["weight_decay"] for g in groups} == {0.0, 0.1}
 
 
-@pytest.mark.skipif(
-    "compute_loss_func" not in inspect.signature(Trainer.__init__).parameters, reason="since 4.46"
-)
 @pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
 def test_a_first_label_that_no_model_predicts_is_not_counted(kind: Any, tmp_path: Path) -> None:
     """Transformers 5 counts those behind it for a model that shifts its labels."""
@@ -192,5 +186,5 @@ def test_another_training_s_optimizer_is_no_checkpoint(tmp_path: Path) -> None:
     trainer = toy.trainer(SAULTrainer, tmp_path, **given)
     trainer.train()
     (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
-    with pytest.raises(ValueError, match=r"no `optimizer.pt`"):
+    with pytest.raises(ValueError, match=r"lacks one of \['optimizer.pt', "):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

@@ -124,14 +124,6 @@ def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
     assert_pairs_are_those_of_their_epochs(merged([found]), epochs=8, rows=rows)
 
 
-@pytest.mark.skipif(
-    transformers.__version__ >= "4.46", reason="the Trainer counts the micro-batches itself"
-)
-def test_an_epoch_whose_steps_are_not_whole_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"5 micro-batches, 2 per step, .* Did you mean to drop"):
-        run(SAULTrainer, str(tmp_path), {})
-
-
 def in_a_group(
     rank: int, kind: Any, folder: str, args: dict[str, Any], given: Any = None, world: int = 2
 ) -> Run:

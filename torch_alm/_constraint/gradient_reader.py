@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.observations import is_distributed, sum_over_ranks
-from torch_alm._optim.gradients import find_outside, is_sharded, parameters, walk
+from torch_alm._optim.gradients import is_sharded, parameters
+from torch_alm._optim.objective import find_outside, walk
 from torch_alm._optim.steps import Gradient, Response, inner, refuse, response
 
 

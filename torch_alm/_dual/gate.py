@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from torch_alm._constraint.numbers import Number
 from torch_alm.constraint import ALMConstraint
 
 
@@ -10,25 +11,27 @@ class Gate:
 
     Attributes:
         idle: steps since the released constraint was measured; `None` while it is not released.
-        known: what that measurement is about.
+        released_at: the constraint and its settings at that measurement.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
         is_skipped: whether that left its gradient out, for lambda+ was 0.
-        has_mu: whether it may pause, with a mu when it began: "auto" has none before a gradient.
+        can_pause: whether mu was above 0 when the step began: "auto" has none before a gradient.
+        multiplier: lambda before the latest step.
     """
 
     def __init__(self) -> None:
         self.idle: int | None = None
-        self.known: list[Any] = []
-        self.measures, self.is_decided, self.is_skipped, self.has_mu = True, False, False, True
+        self.released_at: list[Any] = []
+        self.measures, self.is_decided, self.is_skipped, self.can_pause = True, False, False, True
+        self.multiplier: Number = 0.0
 
     def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
         """Begin a step; a pause ends if what was measured is not the constraint of now."""
-        if self.idle is not None and signature(constraint) != self.known:
+        if self.idle is not None and list_settings(constraint) != self.released_at:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = self.is_skipped = False
-        self.has_mu = probe_every > 1 and constraint is not None and float(constraint.mu) > 0
+        self.can_pause = probe_every > 1 and constraint is not None and float(constraint.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
@@ -44,22 +47,23 @@ class Gate:
                 "forget gradient, and is not 0 any more. Were alpha, mu or lambda assigned in "
                 "between? Assign them before the step; this one can be begun again (`zero_grad()`)."
             )
+        self.multiplier = constraint.multiplier
         weight = float(constraint.step())
-        is_released = weight == 0 and self.has_mu and float(constraint.multiplier) == 0
-        self.idle, self.known = (0, signature(constraint)) if is_released else (None, [])
+        is_released = weight == 0 and self.can_pause and float(constraint.multiplier) == 0
+        self.idle, self.released_at = (0, list_settings(constraint)) if is_released else (None, [])
         return weight
 
     def state(self) -> dict[str, Any]:
         """Collect what a resumed run needs."""
-        return {"idle": self.idle, "known": self.known[1:]}
+        return {"idle": self.idle, "known": self.released_at[1:]}
 
     def load(self, state: dict[str, Any], constraint: ALMConstraint | None) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
-        self.idle, self.known = state.get("idle"), [constraint, *state.get("known", [])]
+        self.idle, self.released_at = state.get("idle"), [constraint, *state.get("known", [])]
 
 
-def signature(constraint: ALMConstraint | None) -> list[Any]:
-    """Collect what makes a released constraint another one, or one that is not released."""
+def list_settings(constraint: ALMConstraint | None) -> list[Any]:
+    """List a constraint and the settings without which it would not have been released."""
     if constraint is None:
         return []
     numbers = map(float, (constraint.alpha, constraint.mu, constraint.multiplier))

@@ -10,7 +10,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -48,13 +48,10 @@ def read(params: Iterable[Tensor]) -> Register:
     return [p.grad for p in params]
 
 
-def put(params: Iterable[Tensor], register: Iterable[Tensor | None]) -> Register:
-    """Make the register's tensors the gradients; return those of before."""
-    before = Register()
+def put(params: Iterable[Tensor], register: Iterable[Tensor | None]) -> None:
+    """Make the register's tensors the gradients."""
     for p, g in zip(params, register, strict=True):
-        before.append(p.grad)
         p.grad = g
-    return before
 
 
 def clear(params: Iterable[Tensor]) -> None:
@@ -69,113 +66,13 @@ def copy_all(register: Iterable[Tensor | None]) -> Register:
 
 
 def take(params: Sequence[Tensor]) -> Register:
-    """Move the gradients out, one by one; copied where an engine may write into them again."""
-    in_group, register = dist.is_available() and dist.is_initialized(), Register()
-    for p in params:
-        g, p.grad = p.grad, None
-        is_lent = g is not None and (in_group or not g.is_cpu)
-        register.append(g.detach().clone() if g is not None and is_lent else g)
+    """Move the gradients out; copied, one by one, where an engine may write into them again."""
+    in_group, register = dist.is_available() and dist.is_initialized(), [p.grad for p in params]
+    clear(params)
+    for i, g in enumerate(register):
+        if g is not None and (in_group or not g.is_cpu):
+            register[i] = g.detach().clone()
     return register
-
-
-def walk(loss: Tensor) -> list[Any]:
-    """List the nodes of the graph behind a loss."""
-    found = [] if loss.grad_fn is None else [loss.grad_fn]
-    seen = {*found}
-    for node in found:  # it grows
-        for each, _ in node.next_functions:
-            if each is not None and each not in seen:
-                seen.add(each)
-                found.append(each)
-    return found
-
-
-def find_outside(graph: Iterable[Any], params: Sequence[Tensor]) -> list[Tensor]:
-    """List the other leaves of a graph, such as weights of another optimizer."""
-    leaves = [node.variable for node in graph if type(node).__name__ == "AccumulateGrad"]
-    own = {*map(id, params)} if leaves else set()
-    return [leaf for leaf in leaves if id(leaf) not in own]
-
-
-def statistics(graph: Iterable[Any]) -> list[Tensor]:
-    """List the running statistics that BatchNorm layers in a graph have moved."""
-    norms = [node for node in graph if "BatchNorm" in type(node).__name__]
-    moved = [node for node in norms if getattr(node, "_saved_training", False)]
-    found = [t for node in moved for t in (node._saved_running_mean, node._saved_running_var)]
-    return [t for t in found if t is not None]
-
-
-def differentiate(
-    loss: Tensor,
-    weight: float,
-    backward: Backward,
-    params: Sequence[Tensor],
-    owner: str,
-    graph: Iterable[Any],
-) -> float | Tensor:
-    """`.grad += weight * grad loss`; returns the factor, with what `backward` has put into it.
-
-    The weight is a hook on the loss: `backward` receives it unscaled and owns all other scaling.
-    Weights of others in the graph are left nothing: they know of no delta and no gate.
-    """
-    others, times = find_outside(graph, params), list[Tensor]()
-    theirs = take(others)
-
-    def weigh(gradient: Tensor) -> Tensor:
-        times.append(gradient.detach())
-        return gradient * weight
-
-    is_plain = backward is Tensor.backward and weight == 1.0
-    handle = None if is_plain else loss.register_hook(weigh)
-    params = [p for p in params if p.requires_grad]
-    before = [p._version for p in params]
-    try:
-        backward(loss)
-    except RuntimeError as error:
-        if "graph a second time" in str(error):
-            refuse_stale(owner, error)
-        raise
-    finally:
-        put(others, theirs)
-        if handle is not None:
-            handle.remove()
-    moved = [p for p, version in zip(params, before, strict=True) if p._version != version]
-    if moved or [p for p in params if p.grad is None]:
-        _check_arrived(params, moved, owner)
-    return times[-1] * weight if times else weight
-
-
-def refuse_stale(owner: str, error: Exception | None = None) -> NoReturn:
-    """Raise for a loss whose graph another pass has used up."""
-    raise RuntimeError(
-        f"{owner}: the objective returned a loss that was computed before, at other weights. Did "
-        "you mean `lambda: loss(model, batch)`, with the whole forward pass inside?"
-    ) from error
-
-
-def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:
-    """Raise if the backward pass has moved weights, or left nothing for any of them."""
-    sharded: list[Tensor] = [p for p in params if is_sharded(p)]
-    if count := sum(not is_sharded(p) for p in moved):
-        raise RuntimeError(
-            f"{owner}: the backward pass has moved {count} parameters; the next would be about "
-            "others. Does an optimizer step inside backward (layerwise GaLore, LOMO), or does a "
-            "checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
-        )
-    if any(p.grad is not None for p in sharded or params):
-        return
-    if sharded:
-        raise RuntimeError(
-            f"{owner}: the backward pass left no gradient on {len(sharded)} sharded parameters; "
-            "FSDP2 would have added up what belongs apart. Is gradient sync off? Every micro-batch "
-            "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
-            "`GradientAccumulationPlugin(sync_each_batch=True)`."
-        )
-    raise RuntimeError(
-        f"{owner}: the backward pass left no gradient on any of {len(params)} parameters, which "
-        "would stay where they are. Is it the loss of another model (a copy, or the one before it "
-        "was wrapped), or does an optimizer step inside backward and clear them by hooks?"
-    )
 
 
 def norm(register: Iterable[Tensor | None]) -> Tensor:

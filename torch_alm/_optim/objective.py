@@ -9,11 +9,11 @@ import functools
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeAlias, TypeVar
 from weakref import ref
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import Backward, Register, differentiate
+from torch_alm._optim.gradients import Backward, Register
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,8 +114,8 @@ class Passes:
                 f"{owner}: weight is {weight}, which would turn gradients round or end them. Did "
                 "you mean 1/K, for one of K micro-batches?"
             )
-        self._objective, self._weight, self._params = objective, weight, params
-        self._owner, self._pair, self._how = owner, pair, (backward, params, owner)
+        self._objective, self._weight, self._backward = objective, weight, backward
+        self.params, self._owner, self._pair = params, owner, pair
         self._first: Callable[[], Tensor | None] = lambda: None  # the loss of the first pass
         self._statistics = list[Tensor]()
 
@@ -126,10 +126,10 @@ class Passes:
         """
         with mark_running(counts=False):
             found = _evaluate(self._objective, self._owner, self._pair)
-            self._first, graph = ref(found.loss), gradients.walk(found.loss)
-            self._statistics = gradients.statistics(graph)
+            self._first, graph = ref(found.loss), walk(found.loss)
+            self._statistics = statistics(graph)
             weight = pair_sign if found.paired else 1.0
-            differentiate(found.loss, weight, *self._how, graph)
+            self._differentiate(found.loss, weight, graph)
 
     def accumulate(self, so_far: Register, wanted: Ask | None = None) -> Evaluation:
         """`.grad` = so_far + weight * grad L.
@@ -141,16 +141,49 @@ class Passes:
         with mark_running(counts=True):
             found = _evaluate(self._objective, self._owner, self._pair)
             if self._first() is found.loss:
-                gradients.refuse_stale(self._owner)
-            gradients.put(self._params, gradients.copy_all(so_far))
+                refuse_stale(self._owner)
+            gradients.put(self.params, gradients.copy_all(so_far))
             if wanted is None or wanted(found.value):
-                graph = gradients.walk(found.loss) if self._pair else []
-                times = differentiate(found.loss, self._weight, *self._how, graph)
+                graph = walk(found.loss) if self._pair else []
+                times = self._differentiate(found.loss, self._weight, graph)
                 found = found._replace(times=times)
         with torch.no_grad():
             for t, value in zip(self._statistics, kept, strict=True):
                 t.copy_(value)
         return found._replace(loss=found.loss.detach())
+
+    def _differentiate(self, loss: Tensor, weight: float, graph: Iterable[Any]) -> float | Tensor:
+        """`.grad += weight * grad loss`; returns the factor, with what `backward` has put into it.
+
+        The weight is a hook on the loss: `backward` receives it unscaled and owns all other
+        scaling. Weights of others in the graph are left nothing: they know of no delta and no gate.
+        """
+        others, times = find_outside(graph, self.params), list[Tensor]()
+        theirs = gradients.take(others) if others else []
+
+        def weigh(gradient: Tensor) -> Tensor:
+            times.append(gradient.detach())
+            return gradient * weight
+
+        is_plain = self._backward is Tensor.backward and weight == 1.0
+        handle = None if is_plain else loss.register_hook(weigh)
+        params = [p for p in self.params if p.requires_grad]
+        before = [p._version for p in params]
+        try:
+            self._backward(loss)
+        except RuntimeError as error:
+            if "graph a second time" in str(error):
+                refuse_stale(self._owner, error)
+            raise
+        finally:
+            if others:
+                gradients.put(others, theirs)
+            if handle is not None:
+                handle.remove()
+        if before != [p._version for p in params] or [p for p in params if p.grad is None]:
+            moved = [p for p, version in zip(params, before, strict=True) if p._version != version]
+            _check_arrived(params, moved, self._owner)
+        return times[-1] * weight if times else weight
 
 
 def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
@@ -187,6 +220,66 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
             "`torch.inference_mode()`?"
         )
     return Evaluation(loss, value.detach(), paired)
+
+
+def walk(loss: Tensor) -> list[Any]:
+    """List the nodes of the graph behind a loss."""
+    found = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen = {*found}
+    for node in found:  # it grows
+        for each, _ in node.next_functions:
+            if each is not None and each not in seen:
+                seen.add(each)
+                found.append(each)
+    return found
+
+
+def find_outside(graph: Iterable[Any], params: Sequence[Tensor]) -> list[Tensor]:
+    """List the other leaves of a graph, such as weights of another optimizer."""
+    leaves = [node.variable for node in graph if type(node).__name__ == "AccumulateGrad"]
+    own = {*map(id, params)} if leaves else set()
+    return [leaf for leaf in leaves if id(leaf) not in own]
+
+
+def statistics(graph: Iterable[Any]) -> list[Tensor]:
+    """List the running statistics that BatchNorm layers in a graph have moved."""
+    norms = [node for node in graph if "BatchNorm" in type(node).__name__]
+    moved = [node for node in norms if getattr(node, "_saved_training", False)]
+    found = [t for node in moved for t in (node._saved_running_mean, node._saved_running_var)]
+    return [t for t in found if t is not None]
+
+
+def refuse_stale(owner: str, error: Exception | None = None) -> NoReturn:
+    """Raise for a loss whose graph another pass has used up."""
+    raise RuntimeError(
+        f"{owner}: the objective returned a loss that was computed before, at other weights. Did "
+        "you mean `lambda: loss(model, batch)`, with the whole forward pass inside?"
+    ) from error
+
+
+def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:
+    """Raise if the backward pass has moved weights, or left nothing for any of them."""
+    sharded: list[Tensor] = [p for p in params if gradients.is_sharded(p)]
+    if count := sum(not gradients.is_sharded(p) for p in moved):
+        raise RuntimeError(
+            f"{owner}: the backward pass has moved {count} parameters; the next would be about "
+            "others. Does an optimizer step inside backward (layerwise GaLore, LOMO), or does a "
+            "checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
+        )
+    if any(p.grad is not None for p in sharded or params):
+        return
+    if sharded:
+        raise RuntimeError(
+            f"{owner}: the backward pass left no gradient on {len(sharded)} sharded parameters; "
+            "FSDP2 would have added up what belongs apart. Is gradient sync off? Every micro-batch "
+            "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
+            "`GradientAccumulationPlugin(sync_each_batch=True)`."
+        )
+    raise RuntimeError(
+        f"{owner}: the backward pass left no gradient on any of {len(params)} parameters, which "
+        "would stay where they are. Is it the loss of another model (a copy, or the one before it "
+        "was wrapped), or does an optimizer step inside backward and clear them by hooks?"
+    )
 
 
 def _replay_numpy(numpy: Any) -> Callable[[], object]:  # noqa: ANN401  # its `random`

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,10 +23,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         it is not met; 2 for a refusal, 130 for an interruption.
     """
     try:
-        return _run(sys.argv[1:] if argv is None else [*map(str, argv)])
+        code = _run(sys.argv[1:] if argv is None else [*map(str, argv)])
     except KeyboardInterrupt:
         print("torch-alm: interrupted; what is written stays.", file=sys.stderr)
         return INTERRUPTED
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        from torch_alm.unlearning.ranks import LAST_WORDS, PATIENCE, wait_for_all
+
+        wait_for_all(LAST_WORDS if code == REFUSED else PATIENCE)
+        if argv is None:  # the process is over, and ends with its own code
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
 
 
 def _run(argv: list[str]) -> int:

@@ -13,11 +13,10 @@ from typing import Any
 import peft
 import torch
 import transformers
-from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.unlearning.errors import Refusal, attempt, first_line
+from torch_alm.unlearning.errors import Refusal, attempt
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Setup, make_setup, with_rows
 from torch_alm.unlearning.model import (
@@ -31,7 +30,6 @@ from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
 CONFIGS = ("config.json", "adapter_config.json")
 BUFFERS = ("rotary_emb.inv_freq", "masked_bias", "attn.bias", "attention.bias", "position_ids")
 
@@ -76,12 +74,11 @@ def _load(name: str, dtype: torch.dtype, kind: str = "causal language model") ->
 
 
 def check_folder(name: str) -> None:
-    """Raise `Refusal` for a folder without model and tokenizer, or a name unknown to the hub."""
+    """Raise `Refusal` for a folder without model and tokenizer, or a path that is none."""
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")
-        _check_known(name)
-        return
+        return  # transformers says whether the hub has it
     files = {file.name for file in Path(name).iterdir()}
     if not files & {*CONFIGS}:
         within = Path(name, MODEL)
@@ -93,19 +90,6 @@ def check_folder(name: str) -> None:
             f"the model {name} has no tokenizer beside it, so no text could be read. Did you "
             "call tokenizer.save_pretrained on the same folder?"
         )
-
-
-def _check_known(name: str) -> None:
-    """Raise `Refusal` for a name that is neither in the cache nor given by the hub."""
-    try:
-        found = (try_to_load_from_cache(name, file) for file in CONFIGS)
-        if not any(isinstance(path, str) for path in found):
-            HfApi().model_info(name, timeout=SECONDS)
-    except Exception as error:  # no such name, no network, a proxy, offline mode
-        raise Refusal(
-            f"the model {name} is no folder, is not in the hub's cache, and the hub does not give "
-            f"it ({first_line(error).rstrip('.')}). Is the path, or the name, right?"
-        ) from error
 
 
 def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:

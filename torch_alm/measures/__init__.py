@@ -15,11 +15,7 @@ from torch_alm.measures._certificate import (
 from torch_alm.measures._distribution import flattening, kl_divergence
 from torch_alm.measures._nll import log_odds, sequence_nll, token_nll
 from torch_alm.measures._preference import npo, simnpo
-from torch_alm.measures._representation import (
-    rmu,
-    rmu_retain,
-    steering_vector,
-)
+from torch_alm.measures._representation import rmu, rmu_retain, steering_vector
 
 __all__ = [
     "certified_failure", "exact_match_failure", "flattening", "kl_divergence", "largest_tau",

@@ -69,10 +69,16 @@ def starts_of(batch: Batch, labels: Tensor) -> Tensor | None:
 def places_of(labels: Tensor, starts: Tensor | None = None, *, shifted: bool = True) -> Places:
     """Find the positions that predict a label; not `shifted`, those that hold one themselves."""
     if shifted:
-        if starts is not None:  # the first token of a sequence is nobody's prediction
+        if starts is not None:  # no position predicts the first token of a sequence
             labels = labels.masked_fill(starts, IGNORED)
         labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
-    mask = require_positions(labels != IGNORED)
+    mask = labels != IGNORED
+    if not mask.any():
+        raise ValueError(
+            f"In labels or a mask of shape {tuple(mask.shape)} no token is left to score: all are "
+            f"{IGNORED}, or only in the first column, which no position predicts; the mean would "
+            "be 0/0. Did the collator mask the answer together with the prompt?"
+        )
     return Places(mask, labels[mask], by_answer(mask, starts))
 
 
@@ -87,16 +93,6 @@ def by_answer(mask: Tensor, starts: Tensor | None) -> Tensor:
     return torch.arange(int(lengths.max()), device=mask.device) < lengths[:, None]
 
 
-def require_positions(mask: Tensor) -> Tensor:
-    if not mask.any():
-        raise ValueError(
-            f"In labels or a mask of shape {tuple(mask.shape)} no token is left to score: all are "
-            f"{IGNORED}, or only in the first column, which no position predicts; the mean would "
-            "be 0/0. Did the collator mask the answer together with the prompt?"
-        )
-    return mask
-
-
 def pick_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Tensor]:
     """Logits (B, K, V) of K positions, all that count among them, and the (B, K) mask of those."""
     kept = places.mask.any(dim=0).nonzero().squeeze(1)
@@ -104,7 +100,12 @@ def pick_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Ten
     logits = logits_of(model, batch, kept if is_asked else None)
     is_cut = is_asked and logits.shape[1] == len(kept)  # not every model heeds it
     mask = places.mask[:, kept] if is_cut else places.mask
-    require_match(logits, mask)
+    if logits.ndim != 3 or logits.shape[:2] != mask.shape:
+        raise ValueError(
+            f"`logits` of shape {tuple(logits.shape)} and `labels` of shape {tuple(mask.shape)} "
+            "do not belong together: (B, T, V) and (B, T) are needed, and pairing them anyway "
+            "would score the wrong tokens. Did the model keep fewer logits, or add virtual tokens?"
+        )
     return logits, mask.to(logits.device)
 
 
@@ -115,21 +116,9 @@ def places_in(model: Model, batch: Batch) -> Places:
 
 
 def predict_answers(model: Model, batch: Batch) -> Answers:
-    """The predictions of a model for the answers of a batch; packed answers are told apart."""
+    """Return a model's predictions for the answers of a batch; packed answers are kept apart."""
     places = places_in(model, batch)
-    return pick_places(*pick_logits(model, batch, places), places)
-
-
-def require_match(logits: Tensor, labels: Tensor) -> None:
-    if logits.ndim != 3 or logits.shape[:2] != labels.shape:
-        raise ValueError(
-            f"`logits` of shape {tuple(logits.shape)} and `labels` of shape {tuple(labels.shape)} "
-            "do not belong together: (B, T, V) and (B, T) are needed, and pairing them anyway "
-            "would score the wrong tokens. Did the model keep fewer logits, or add virtual tokens?"
-        )
-
-
-def pick_places(logits: Tensor, mask: Tensor, places: Places) -> Answers:
+    logits, mask = pick_logits(model, batch, places)
     targets = places.targets.to(logits.device)
     if ((targets < 0) | (targets >= logits.shape[-1])).any():
         raise ValueError(

@@ -102,22 +102,6 @@ def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
     return mean_over_sequences(sequence_means(spread(values, mask), mask), mask)
 
 
-def clamp_certificate(answers: Answers, tau: float, aggregate: str) -> Tensor:
-    """Return max(phi, 0), which a gate should see, with the gradient of phi."""
-    phi = surrogate(margins_of(answers), tau)
-    trained = over_sequences(phi, answers.mask, aggregate)
-    reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
-    return trained - trained.detach() + reported  # exactly `reported`, as x - x is 0
-
-
-def failure_rate(answers: Answers, aggregate: str) -> Tensor:
-    target, rival = target_and_rival(answers).detach().unbind(dim=-1)
-    # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
-    missed = (target <= rival).to(compute_dtype(answers.logits))
-    missed = torch.where((target - rival).isnan(), math.nan, missed)
-    return over_sequences(missed, answers.mask, aggregate)
-
-
 def certified_failure(
     model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max"
 ) -> Tensor:
@@ -132,8 +116,7 @@ def certified_failure(
 
     Args:
         model: as in `token_nll`.
-        batch: as in `token_nll`. The labels decide whether the end of sequence is certified, too;
-            sequences without a labelled token do not count.
+        batch: as in `token_nll`. The labels decide whether the end of sequence is certified, too.
         tau: sharpness, in units of probability; smaller follows the step more closely, and
             `require_attainable(alpha, tau)` checks a threshold.
         aggregate: "max", the paper's: one clearly missed token fails the sequence (and only that
@@ -156,7 +139,11 @@ def certified_failure(
     >>> remembered.item(), bool(logits.grad.abs().sum() > 0)
     (0.0, True)
     """
-    return clamp_certificate(predict_answers(model, batch), tau, aggregate)
+    answers = predict_answers(model, batch)
+    phi = surrogate(margins_of(answers), tau)
+    trained = over_sequences(phi, answers.mask, aggregate)
+    reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
+    return trained - trained.detach() + reported  # exactly `reported`, as x - x is 0
 
 
 def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -> Tensor:
@@ -184,4 +171,9 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), batch)
     tensor(1.)
     """
-    return failure_rate(predict_answers(model, batch), aggregate)
+    answers = predict_answers(model, batch)
+    target, rival = target_and_rival(answers).detach().unbind(dim=-1)
+    # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
+    missed = (target <= rival).to(compute_dtype(answers.logits))
+    missed = torch.where((target - rival).isnan(), math.nan, missed)
+    return over_sequences(missed, answers.mask, aggregate)

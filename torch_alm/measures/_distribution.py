@@ -8,7 +8,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
-    Answers,
     mean_over_tokens,
     pick_logits,
     places_in,
@@ -18,8 +17,6 @@ from torch_alm.measures._answers import (
 from torch_alm.measures._logits import Batch, Model, compute_dtype
 
 WORDS_AT_ONCE = 2**20  # tokens x words of a piece: 4 MB in fp32
-
-
 Context: TypeAlias = Any  # of a pass; torch declares no attributes for it
 
 
@@ -103,12 +100,6 @@ def kl_divergence(model: Model, batch: Batch, reference: Model | Tensor) -> Tens
     return mean_over_tokens(spread(values, answers), answers, "example")
 
 
-def unevenness(answers: Answers, reduction: str) -> Tensor:
-    z, mask = answers.logits, answers.mask
-    height = z.amax(dim=-1).to(compute_dtype(z)) - z.mean(dim=-1, dtype=compute_dtype(z))
-    return mean_over_tokens(spread(height.square(), mask), mask, reduction)
-
-
 def flattening(model: Model, batch: Batch, *, reduction: str = "token") -> Tensor:
     """Smaller = more forgotten: PDU's forget loss, `mean_t (max_v z_v - mean_v z_v)^2`; minimised.
 
@@ -132,4 +123,6 @@ def flattening(model: Model, batch: Batch, *, reduction: str = "token") -> Tenso
     >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), batch)
     tensor(1.)
     """
-    return unevenness(predict_answers(model, batch), reduction)
+    z, _, mask = predict_answers(model, batch)
+    height = z.amax(dim=-1).to(compute_dtype(z)) - z.mean(dim=-1, dtype=compute_dtype(z))
+    return mean_over_tokens(spread(height.square(), mask), mask, reduction)

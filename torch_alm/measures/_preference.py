@@ -5,7 +5,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
-    Answers,
     mean_over_sequences,
     positive,
     predict_answers,
@@ -19,18 +18,6 @@ def saturate(gain: Tensor, beta: float) -> Tensor:
     """Compute `-(2/beta) log sigmoid(beta gain)`: slope -1 at gain 0, flat for a large gain."""
     beta = positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
     return -2.0 / beta * F.logsigmoid(beta * gain)
-
-
-def against(answers: Answers, reference_nll: Tensor, beta: float) -> Tensor:
-    nll, mask = token_losses(answers)
-    if reference_nll.shape != nll.shape[:1]:
-        raise ValueError(
-            f"`reference` has shape {tuple(reference_nll.shape)} for {nll.shape[0]} sequences: "
-            "broadcasting would compare each with a stranger. Did you pick this batch's rows of "
-            "`sequence_nll(reference, batch, reduction='none')`?"
-        )
-    gain = nll.sum(dim=1) - reference_nll.detach().to(nll.device)
-    return mean_over_sequences(saturate(gain, beta), mask)
 
 
 def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1) -> Tensor:
@@ -64,12 +51,15 @@ def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1
     if not isinstance(reference, Tensor):
         with torch.no_grad():
             reference = sequence_nll(reference, batch, reduction="none")
-    return against(predict_answers(model, batch), reference, beta)
-
-
-def beyond(answers: Answers, beta: float, delta: float) -> Tensor:
-    nll, mask = token_losses(answers)
-    return mean_over_sequences(saturate(sequence_means(nll, mask) - float(delta), beta), mask)
+    nll, mask = token_losses(predict_answers(model, batch))
+    if reference.shape != nll.shape[:1]:
+        raise ValueError(
+            f"`reference` has shape {tuple(reference.shape)} for {nll.shape[0]} sequences: "
+            "broadcasting would compare each with a stranger. Did you pick this batch's rows of "
+            "`sequence_nll(reference, batch, reduction='none')`?"
+        )
+    gain = nll.sum(dim=1) - reference.detach().to(nll.device)
+    return mean_over_sequences(saturate(gain, beta), mask)
 
 
 def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:
@@ -94,4 +84,5 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     >>> simnpo(lambda: torch.zeros(1, 2, 2), batch, beta=1.0)
     tensor(0.8109)
     """
-    return beyond(predict_answers(model, batch), beta, delta)
+    nll, mask = token_losses(predict_answers(model, batch))
+    return mean_over_sequences(saturate(sequence_means(nll, mask) - float(delta), beta), mask)

@@ -33,23 +33,17 @@ def steering_vector(
     """
     generator = torch.Generator().manual_seed(seed)
     direction = torch.rand(size, generator=generator, dtype=torch.float64)
-    unit: Tensor = direction / direction.norm()
-    return unit.to(device=device, dtype=dtype)
-
-
-def find_layer(model: nn.Module, name: str) -> nn.Module:
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    if name not in modules:
-        raise ValueError(
-            f"`layer` is {name!r}, but {type(model).__name__} has no module of that name, so there "
-            "are no hidden states. Did a wrapper put a prefix before it, such as `module.`?"
-        )
-    return modules[name]
+    return direction.div(direction.norm()).to(device=device, dtype=dtype)
 
 
 def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Tensor:
     """Return a layer's output, or its first element if it is a tuple: (B, T, d), with its graph."""
-    module = find_layer(model, layer) if isinstance(layer, str) else layer
+    module = dict(model.named_modules()).get(layer) if isinstance(layer, str) else layer
+    if module is None:
+        raise ValueError(
+            f"`layer` is {layer!r}, but {type(model).__name__} has no module of that name, so "
+            "there are no hidden states. Did a wrapper put a prefix before it, such as `module.`?"
+        )
     outputs: list[Any] = []
     handle = module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     try:

@@ -100,10 +100,12 @@ def read_fully(
 
     unsaid = [i for i, each in enumerate(readings) if not compare(i, each).said]
     late = [i for i in unsaid if readings[i].is_cut] if len(spare) > 1 else []
-    done(len(rows) - len(late))
-    begun = [_begin_answer(asked[i], readings[i].tokens) for i in late]
-    rest = read_rows(loaded, begun, done, spare=spare[-1] - spare[0])
-    for i, more in zip(late, rest, strict=True):
+    begun = {i: _begin_answer(asked[i], readings[i].tokens) for i in late}
+    room = positions_of(loaded.model)  # an answer that fills it cannot go on
+    begun = {i: row for i, row in begun.items() if len(row["input_ids"]) <= room}
+    done(len(rows) - len(begun))
+    rest = read_rows(loaded, [*begun.values()], done, spare=spare[-1] - spare[0])
+    for i, more in zip(begun, rest, strict=True):
         tokens = [*readings[i].tokens, *more.tokens]
         whole = replace(readings[i], text=decode(loaded.tokenizer, tokens), tokens=tokens)
         readings[i] = _cut(loaded.tokenizer, asked[i], whole)

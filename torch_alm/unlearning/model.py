@@ -1,6 +1,7 @@
 """Checks of a model, which of its weights train, and its device and precision."""
 
 import hashlib
+import os
 import re
 import sys
 import warnings
@@ -212,6 +213,11 @@ def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
         raise Refusal(f"{told} ({first_line(error)}). Did you mean no `lora`?") from error
 
 
+def find_card() -> int:
+    """The number of the GPU that is this process's: one for each that a launcher started here."""
+    return int(os.environ.get("LOCAL_RANK") or 0)
+
+
 def check_given(model: LanguageModel) -> None:
     """Raise `Refusal` for no model, a wrapped one, several devices, or weights without gradient."""
     kind = type(model).__name__
@@ -231,10 +237,12 @@ def check_given(model: LanguageModel) -> None:
             "lends them to each pass, and a step would not reach them. Did you mean to load it "
             "without `device_map`, in bfloat16 and with `lora` where memory is short?"
         )
-    if len(devices) > 1 or devices[0] not in ("cpu", "cuda:0", "mps:0"):
+    card = find_card()
+    if len(devices) > 1 or devices[0] not in ("cpu", f"cuda:{card}", "mps:0"):
         raise Refusal(
-            f"the model is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
-            "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
+            f"the model is on {', '.join(devices)}; it trains on the CPU, or on the first GPU (of "
+            "several processes each has its own, by LOCAL_RANK). Did you mean "
+            f"`model.to({card})`, or to set CUDA_VISIBLE_DEVICES?"
         )
     if any(p.is_inference() for p in model.parameters()):
         raise Refusal(

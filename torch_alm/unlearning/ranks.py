@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -14,15 +14,17 @@ from transformers import TrainingArguments
 from torch_alm._constraint.observations import is_distributed, sum_over_ranks
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.loading import Setup
+from torch_alm.unlearning.model import find_card
 
 T = TypeVar("T")
 V = TypeVar("V")
-HOURS = 24  # that ranks wait for one another: the first asks and saves by itself
+PATIENCE = timedelta(hours=24)  # of ranks for one another: the first asks and saves by itself
+LAST_WORDS = timedelta(minutes=1)  # that a rank which refuses has to say why
 
 
 def join_group(device: str) -> None:
     """Join the processes that `torchrun` or `accelerate launch` started, if there are several."""
-    if int(os.environ.get("WORLD_SIZE") or 1) == 1 or dist.is_initialized():
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         return
     has_cards = device in ("auto", "cuda") and torch.cuda.is_available()
     here, cards = int(os.environ.get("LOCAL_WORLD_SIZE") or 1), torch.cuda.device_count()
@@ -32,8 +34,21 @@ def join_group(device: str) -> None:
             f"have none. Did you mean {cards} processes, or `device` cpu?"
         )
     if has_cards:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if has_cards else "gloo", timeout=timedelta(hours=HOURS))
+        torch.cuda.set_device(find_card())
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if has_cards else "gloo", timeout=PATIENCE)
+
+
+def wait_for_all(longest: timedelta) -> None:
+    """Wait until all ranks are at their end: a launcher ends the others once one is gone."""
+    with suppress(KeyError, RuntimeError, ValueError):  # no store, or one that ended with its rank
+        if dist.is_initialized():
+            store = dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+        else:
+            store = next(dist.rendezvous("env://", timeout=longest))[0]
+        ends = [f"torch_alm: end of {rank}" for rank in range(int(os.environ["WORLD_SIZE"]))]
+        store.set(ends[int(os.environ["RANK"])], "")
+        store.wait(ends, longest)
 
 
 def count_ranks() -> int:

@@ -208,10 +208,10 @@ def make_trainer(
     # no Leak: rows at the aim have no gradient, and a batch of these says nothing of others
     constraint = ALMConstraint(None, alpha=goal.alpha, mu=given.mu)
     forget, retain = rows
-    rate, rho = _find_rates(loaded, forget)
+    rate, rho, has_unused = _find_rates(loaded, forget)
     trainer: Any = KLRetainTrainer(
         model=loaded.model,
-        args=_make_arguments(loaded, len(forget), folder, rate),
+        args=_make_arguments(loaded, len(forget), folder, rate, has_unused),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(partial(pad_spellings, pad=pad_id(loaded.tokenizer))),
         constraint=constraint,
@@ -226,8 +226,11 @@ def make_trainer(
     return trainer
 
 
-def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
-    """Find the rate, unless it is given, and the radius by their effect on a batch of rows."""
+def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float, bool]:
+    """Find the rate, unless it is given, and the radius by their effect on a batch of rows.
+
+    With several ranks also whether a pass may leave out weights that train, which DDP has to know.
+    """
     given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
     batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
@@ -238,11 +241,17 @@ def _find_rates(loaded: Setup, rows: Sequence[Row]) -> tuple[float, float]:
             return measure_odds(loaded.model, batch)
 
     rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
-    is_sharp = given.method == "saul"
-    return share((rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0))
+    radius = radius_for(params, odds, change=RADIUS).value if given.method == "saul" else 0.0
+    has_unused = any("experts." in name for name, _ in loaded.model.named_parameters())
+    if count_ranks() > 1 and not has_unused:
+        found: Any = torch.autograd.grad(odds(), params, allow_unused=True)
+        has_unused = any(grad is None for grad in found)
+    return share((rate, radius, has_unused))
 
 
-def _make_arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> TrainingArguments:
+def _make_arguments(
+    loaded: Setup, rows: int, folder: Path, rate: float, has_unused: bool
+) -> TrainingArguments:
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
@@ -266,6 +275,7 @@ def _make_arguments(loaded: Setup, rows: int, folder: Path, rate: float) -> Trai
         disable_tqdm=True,
         dataloader_pin_memory=loaded.place.device == "cuda",
         remove_unused_columns=False,
+        ddp_find_unused_parameters=has_unused,
     )
     found._n_gpu = min(found.n_gpu, 1)  # DataParallel has no output layer to ask
     return found

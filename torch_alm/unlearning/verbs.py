@@ -36,7 +36,14 @@ from torch_alm.unlearning.model import (
 )
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome
-from torch_alm.unlearning.ranks import agree, check_group, check_shared, is_first, share
+from torch_alm.unlearning.ranks import (
+    agree,
+    check_group,
+    check_shared,
+    is_first,
+    join_group,
+    share,
+)
 from torch_alm.unlearning.rows import Entry, Rows, set_aside, sets_of
 from torch_alm.unlearning.run import Run, begin_run, make_checks, make_trainable
 from torch_alm.unlearning.train import catch_stop, check_reporter
@@ -62,7 +69,7 @@ def unlearn(
     which train, not `requires_grad`. Modes, dtypes and flags return as they were. An error, or a
     second Ctrl-C, puts the weights back; the first Ctrl-C, or a callback, ends the run between two
     steps, and `resume` goes on.
-    In a group of processes (`torchrun`) all call it with the same rows, and share each batch.
+    The processes that `torchrun` started all call it with the same rows, and share each batch.
 
     Args:
         model: a causal language model of transformers; of one with adapters of peft these train.
@@ -82,6 +89,7 @@ def unlearn(
     Cost: two copies of the weights that train, AdamW's moments of both sides.
     """
     given = by_name("unlearn", options)
+    join_group(getattr(model, "device", torch.device("cpu")).type)
     check_group()
     with agree():
         check_reporter(given.report_to)

@@ -9,8 +9,7 @@ from pathlib import Path
 from torch_alm.integrations.openunlearning._controlled import constrain
 from torch_alm.integrations.openunlearning._trainers import make_trainers
 
-CONFIGS = "pkg://torch_alm.integrations.openunlearning.configs"
-SEARCH_PATH = "hydra.searchpath="
+CONFIGS = Path(__file__).with_name("configs")
 
 
 def main(arguments: list[str]) -> None:
@@ -34,10 +33,7 @@ def main(arguments: list[str]) -> None:
 
 def complete_overrides(overrides: list[str]) -> list[str]:
     """Add our configurations, our trainer and the unlearning mode to the overrides."""
-    given = [o.removeprefix(SEARCH_PATH) for o in overrides if o.startswith(SEARCH_PATH)]
-    theirs = [path.strip("[]") for path in given]
-    ours = [f"{SEARCH_PATH}[{','.join([CONFIGS, *theirs])}]"]
-    overrides = [o for o in overrides if not o.startswith(SEARCH_PATH)]
+    ours = [f"--config-dir={CONFIGS}"]
     if not any(o.startswith(("--config-name", "-cn")) for o in overrides):
         ours.insert(0, "--config-name=unlearn.yaml")
     if not any(o.startswith("trainer=") for o in overrides):

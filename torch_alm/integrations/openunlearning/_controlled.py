@@ -9,6 +9,7 @@ from transformers import Trainer
 
 from torch_alm.integrations.openunlearning._trainers import ResumableTrainer, from_settings
 from torch_alm.integrations.transformers import ConstraintCallback
+from torch_alm.integrations.transformers._paired import require_of_a_batch
 
 
 def constrain(kind: type[Trainer]) -> type[Trainer]:
@@ -32,11 +33,16 @@ class ControlledTrainer(ResumableTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = False  # each loss is the mean of its micro-batch,
-        self.loss_is_scaled_for_ga = False  # which transformers 5 has to be told as well
+        self.loss_is_scaled_for_ga = False  # which transformers 5 reads here
         self.constraint = None
         if constraint is not None:
-            require_weight(self)
-            self.constraint = from_settings(type(self).__name__, constraint)
+            if "gamma" not in vars(self):
+                raise ValueError(
+                    f"{type(self).__name__}: its loss has no weight `gamma` for the forget side: "
+                    "a constraint could not act. Did you mean trainer=ALM, or GradDiff?"
+                )
+            self.constraint = from_settings(constraint)
+            require_of_a_batch(self, self.constraint.measure)
             ConstraintCallback(self.constraint).add_to(self)
 
     def compute_loss(
@@ -51,15 +57,6 @@ class ControlledTrainer(ResumableTrainer):
             with torch.no_grad():
                 self.constraint.observe(self.constraint.measure(model, inputs["forget"]))
             self.gamma = self.constraint.preview()
-            if "preferences" in vars(self):  # PDU looks at a copy
+            if "preferences" in vars(self):  # PDU reads a copy
                 vars(self)["preferences"][0] = self.gamma
         return super().compute_loss(model, inputs, return_outputs)
-
-
-def require_weight(trainer: Trainer) -> None:
-    """Raise for a method without a weight to act through."""
-    if "gamma" not in vars(trainer):
-        raise ValueError(
-            f"{type(trainer).__name__}: its loss has no weight `gamma` for the forget side, so a "
-            "constraint could not act. Did you mean trainer=ALM, or GradDiff?"
-        )

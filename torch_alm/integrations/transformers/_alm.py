@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torch_alm._optim.objective import is_first_pass
-from torch_alm.integrations.transformers._callback import SteppingCallback
+from torch_alm.integrations.transformers._callback import ConstraintCallback
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 
 
@@ -23,7 +23,7 @@ class ALMTrainer(PairedTrainer):
     `violation`, `multiplier`, `weight` and `gate` (1 open, 0 closed). With
     `eval_dataset={"forget": ..., "retain": ...}` an evaluation has the measure of the forget set as
     `eval_forget_loss`, and only those that meet the constraint may become the best checkpoint; of a
-    vector the last step tells whether every entry does.
+    vector the last step decides, in which every entry has to.
 
     The Trainer clips the norm of the sum of both gradients (`max_grad_norm`, 1 by default), which
     takes the multiplier's size away with everything above it; 0 switches that off.
@@ -44,7 +44,7 @@ class ALMTrainer(PairedTrainer):
     Source: SAUL, the "+ ALM" variants.
     """
 
-    _reporting = SteppingCallback
+    _reporting = ConstraintCallback
 
     def __init__(self, *args: Any, per_row: bool = False, **kwargs: Any) -> None:
         self.per_row = per_row
@@ -61,20 +61,18 @@ class ALMTrainer(PairedTrainer):
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         require_pair(self, inputs)
-        loss = self.retain_objective(model, inputs["retain"])
-        if not is_first_pass():  # of two passes under SAM the second counts
-            self._retain_losses.append(loss.detach())
-        loss = loss + self.penalty(model, inputs["forget"], self._index_of(inputs))
-        return (loss, {}) if return_outputs else loss
-
-    def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
-        """Observe the forget batch and return its penalty; with an index the sum over its rows."""
-        return self.constraint(model, batch, index=index)
-
-    def _index_of(self, inputs: Mapping[str, Any]) -> Any:
         if self.per_row and "index" not in inputs:
             raise ValueError(
                 f"{type(self).__name__}: per_row=True, and the batch has no `index` to tell rows "
                 "apart. Did you mean `PairedDataset` and `data_collator=PairedCollator(...)`?"
             )
-        return inputs["index"] if self.per_row else None
+        index = inputs["index"] if self.per_row else None
+        loss = self.retain_objective(model, inputs["retain"])
+        if not is_first_pass():  # of two passes under SAM the second counts
+            self._retain_losses.append(loss.detach())
+        loss = loss + self.penalty(model, inputs["forget"], index)
+        return (loss, {}) if return_outputs else loss
+
+    def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
+        """Observe the forget batch and return its penalty; with an index the sum over its rows."""
+        return self.constraint(model, batch, index=index)

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import transformers
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from transformers import Trainer
 from transformers.utils import is_accelerate_available
+
+from torch_alm._constraint.attachment import with_hooks
 
 KNOWN = ("torch_alm.", "transformers.", "trl.")  # TRL's calls the one behind it
 
@@ -47,18 +48,6 @@ class ObjectiveTrainer(Trainer):
         cast(Any, self.accelerator).no_sync = lambda model: nullcontext()
         self._parts = self.args.gradient_accumulation_steps
 
-    def get_train_dataloader(self) -> Any:
-        """Load as the Trainer; refuse an uneven epoch where nobody counts the micro-batches."""
-        loader: Any = super().get_train_dataloader()
-        counts = "get_batch_samples" in dir(Trainer)  # since 4.46
-        if not counts and len(loader) % self.args.gradient_accumulation_steps:
-            raise ValueError(
-                f"{type(self).__name__}: an epoch has {len(loader)} micro-batches, "
-                f"{self.args.gradient_accumulation_steps} per step, and transformers before 4.46 "
-                "takes the last, shorter step for a whole one. Did you mean to drop rows?"
-            )
-        return loader
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Count the micro-batches of the step; an epoch's last has fewer."""
         batches, items = super().get_batch_samples(*args, **kwargs)
@@ -68,7 +57,7 @@ class ObjectiveTrainer(Trainer):
     @property
     def _optimizer(self) -> Any:
         """The optimizer that takes the gradients, without accelerate's wrapper."""
-        return unwrap_optimizer(self.optimizer)
+        return with_hooks(self.optimizer, type(self).__name__)
 
     def _prepare_pass(self, model: nn.Module, inputs: Any) -> Any:
         """Set model and optimizer to train; return the batch on the model's device."""
@@ -112,10 +101,3 @@ def refuse_optimizers(trainer: Trainer) -> None:
             "before transformers 5.0 and accelerate 1.13. Did you mean these, with "
             '`fsdp_config={"version": 2}`?'
         )
-
-
-def unwrap_optimizer(optimizer: Any) -> Optimizer | None:
-    """Return the optimizer without accelerate's wrapper, which has no `backward`."""
-    while optimizer is not None and type(optimizer).__module__.startswith("accelerate"):
-        optimizer = optimizer.optimizer
-    return optimizer

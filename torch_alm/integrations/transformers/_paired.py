@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from torch_alm.constraint import ALMConstraint
-from torch_alm.integrations.transformers._best import MET, choose_where, warn_ended, warn_none_met
-from torch_alm.integrations.transformers._callback import LoggingCallback
+from torch_alm.integrations.transformers._callback import MET, LoggingCallback
 from torch_alm.integrations.transformers._objectives import refuse_optimizers
 from torch_alm.integrations.transformers._pairs import PairedDataset
-from torch_alm.integrations.transformers._sides import join, require_rows, split_pairs
+from torch_alm.integrations.transformers._sides import join, split_pairs
 
 SIDES = ("forget", "retain")
 KEYS = (*SIDES, "index")
@@ -55,16 +54,6 @@ class PairedTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
         reporting.add_to(self)
-        choose_where(self, self._is_met)
-
-    def get_train_dataloader(self) -> Any:
-        """Load as the Trainer; count what its sampler and `dataloader_drop_last` leave."""
-        loader: Any = super().get_train_dataloader()
-        if isinstance(self.train_dataset, PairedDataset):
-            given = len(self.train_dataset)
-            found = len(loader) * self.args.train_batch_size * self.args.world_size
-            require_rows(type(self).__name__, "forget", min(found, given), given, "its sampler")
-        return loader
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         """Compute the loss of the Trainer behind this one, which is lowered."""
@@ -72,7 +61,7 @@ class PairedTrainer(Trainer):
 
     def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
         """Return the mean over the batch, also if a custom loss function divides otherwise."""
-        if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
+        if self.compute_loss_func is not None and "labels" in batch:
             is_shifted = getattr(self, "_loss_shifts_labels", False)  # since 5: then not the first
             labels = batch["labels"][..., 1:] if is_shifted else batch["labels"]
             kwargs["num_items_in_batch"] = (labels != -100).sum()
@@ -135,12 +124,9 @@ class PairedTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train; warn if the constraint was not met: see `warn_none_met` and `warn_ended`."""
+        """Train; logs are of this training alone."""
         self._retain_losses.clear()
-        outcome = super().train(*args, **kwargs)
-        warn_none_met(self, self.args, self.state)
-        warn_ended(self, self.args, self.optimizer, self.constraint)
-        return outcome
+        return super().train(*args, **kwargs)
 
     def _control_logs(self) -> dict[str, float]:
         """Average the retain loss since the last log; the callback adds the rest."""
@@ -155,8 +141,7 @@ class PairedTrainer(Trainer):
 
         Of a vector, whose mean says nothing of its entries, the last step decides.
         """
-        told = (self.constraint.multiplier, self.constraint.alpha)
-        if any(isinstance(number, Tensor) for number in told):
+        if isinstance(self.constraint.multiplier, Tensor):
             return self.constraint.metrics()["status"] in MET
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
         below = self.constraint.alpha - value
@@ -168,12 +153,6 @@ class PairedTrainer(Trainer):
         super()._set_signature_columns_if_needed()
         columns: list[str] = self._signature_columns or []
         self._signature_columns = [*columns, *(key for key in KEYS if key not in columns)]
-
-    def floating_point_ops(self, inputs: Any) -> int:
-        """Count the operations of both sides of a pair, one forward and one backward pass each."""
-        if not is_pair(inputs):
-            return super().floating_point_ops(inputs)
-        return sum(Trainer.floating_point_ops(self, inputs[side]) for side in SIDES)
 
 
 def is_pair(inputs: Mapping[str, Any]) -> bool:

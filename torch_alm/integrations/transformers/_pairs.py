@@ -33,7 +33,7 @@ class PairedDataset(Dataset[Pair]):
         seed: of the retain rows.
 
     Raises:
-        ValueError: if there is nothing to forget or nothing to keep, or both are one.
+        ValueError: if there is nothing to forget or nothing to keep.
         TypeError: for a stream, whose rows cannot be counted, or rows that are no mappings.
 
     Example:
@@ -62,11 +62,6 @@ class PairedDataset(Dataset[Pair]):
                     "`input_ids` and `labels` can be found. Did you mean "
                     "`language.encode(tokenizer, question, answer)` of it?"
                 )
-        if forget is retain:
-            raise ValueError(
-                "PairedDataset: `forget` and `retain` are the same rows, which would be forgotten "
-                "and kept at once. Did you mean others to keep?"
-            )
         self.forget, self.retain, self.seed = forget, retain, seed
         self.index: Sequence[int] = range(len(forget))  # of what is left, once some are gone
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # for persistent workers
@@ -104,7 +99,7 @@ class PairedCollator:
 
     Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
     Other columns pass: one number per token is padded (with 0), a number is stacked. Beside both
-    sides, `index` (B,) tells which rows of the data set are to be forgotten. Rows with
+    sides, `index` (B,) holds the places of the forget rows in the data set. Rows with
     `position_ids` may be packed: several sequences in one row, whose positions begin again at 0.
     Models of transformers find those only without an attention mask and without a cache, so such a
     batch has no `attention_mask` but `use_cache=False`, and its padding is a sequence of its own.
@@ -134,9 +129,7 @@ class PairedCollator:
 def pad_rows(rows: Sequence[Any], pad: int) -> dict[str, Any]:
     """Make one batch of rows of tokens, with all their columns."""
     batch: dict[str, Any] = {**collate(rows, pad)}
-    for name in {name: None for row in rows for name in row}:
-        if name in ("input_ids", "labels", ASKED):
-            continue
+    for name in sorted({name for row in rows for name in row} - {"input_ids", "labels", ASKED}):
         batch[name] = stack_column(name, rows, batch["input_ids"].shape[1])
     if "position_ids" in batch:
         del batch["attention_mask"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, unwrap_optimizer
+from torch_alm.integrations.transformers._objectives import ObjectiveTrainer
 from torch_alm.sam import SAM
 
 
@@ -38,7 +38,7 @@ class SAMTrainer(ObjectiveTrainer):
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Make the optimizer of the Trainer behind it, and wrap it in `SAM`."""
         base = super().create_optimizer(*args, **kwargs)
-        if not isinstance(unwrap_optimizer(base), SAM):
+        if not isinstance(self._optimizer, SAM):
             self.optimizer = SAM(base, self.rho, **self._sam)
         self._optimizer.backward_fn = self._backward
         return self.optimizer
@@ -51,15 +51,14 @@ class SAMTrainer(ObjectiveTrainer):
         share = 1.0 if self._is_normalised(num_items_in_batch) else 1.0 / self._parts
 
         def objective() -> Tensor:
-            items = num_items_in_batch
-            given = {} if items is None else {"num_items_in_batch": items}  # unknown before 4.46
+            given = {"num_items_in_batch": num_items_in_batch}
             return self._call_in_context(self.compute_loss, model, dict(inputs), **given)
 
         return self._optimizer.backward(objective, weight=share) * share
 
     def _is_normalised(self, num_items_in_batch: Any) -> bool:
         """Return whether the loss is divided by the items of all micro-batches already."""
-        told = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5
+        is_scaled = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5
         by_model = num_items_in_batch is not None and self.model_accepts_loss_kwargs
-        by_function = getattr(self, "compute_loss_func", None) is not None  # since 4.46
-        return (by_model or by_function) if told is None else told
+        by_function = self.compute_loss_func is not None
+        return (by_model or by_function) if is_scaled is None else is_scaled

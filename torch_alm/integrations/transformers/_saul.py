@@ -8,40 +8,16 @@ import torch.distributed.checkpoint as dcp
 from accelerate.utils import save_fsdp_model  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import TrainerState
 
 from torch_alm.checkpoint import DualState
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
-from torch_alm.integrations.transformers._callback import LoggingCallback
-from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, unwrap_optimizer
+from torch_alm.integrations.transformers._objectives import ObjectiveTrainer
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 from torch_alm.sam import SAM, ReverseSAM
 
-STEPS = "torch_alm.SAULTrainer steps"
+OPTIMIZER, SCHEDULE = "optimizer.pt", "scheduler.pt"
 SHARDS = "optimizer_0"  # where accelerate keeps an optimizer under FSDP
-SCHEDULE = "scheduler.pt"
-
-
-class _ResumeCheck(LoggingCallback):
-    """A callback that raises if a resumed run has not read the constraint's state."""
-
-    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **given: Any) -> None:
-        """Look whether the Trainer has read the optimizer of a checkpoint; by now it has."""
-        super().on_train_begin(args, state, **given)
-        steps = self.constraint.metrics()["steps"]
-        known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
-        if state.global_step and (not steps or known != steps):
-            raise ValueError(
-                f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt` "
-                f"(under FSDP2 `{SHARDS}`), where the constraint is. Was it saved with "
-                "`save_only_model=True`?"
-            )
-
-    def on_optimizer_step(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Note which of its steps this is, to tell its state from another's."""
-        steps = self.constraint.metrics()["steps"]
-        state.stateful_callbacks[STEPS] = steps  # type: ignore[index]
 
 
 class SAULTrainer(ObjectiveTrainer, PairedTrainer):
@@ -82,8 +58,6 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     Source: SAUL, Algorithm 1.
     """
 
-    _reporting = _ResumeCheck
-
     def __init__(
         self,
         *args: Any,
@@ -97,11 +71,6 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         sam: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if kwargs.pop("per_row", False):
-            raise TypeError(
-                f"{type(self).__name__}: a goal per row is a weight per row, and an optimizer has "
-                "one for its whole step. Did you mean ALMTrainer, or `SAMTrainer, ALMTrainer`?"
-            )
         self.rho, self.forget_rho = rho, rho if forget_rho is None else forget_rho
         self.forget_learning_rate = forget_learning_rate
         self.forget_weight_decay = forget_weight_decay
@@ -127,17 +96,17 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Make two of the optimizers that the Trainer behind it would make, and join them."""
-        given = unwrap_optimizer(self.optimizer)
-        if given is None:
+        if self.optimizer is None:
             self.optimizer = self._join(*args, **kwargs)
-        elif not isinstance(given, DualOptimizer) or given.constraint is not self.constraint:
+        given = self._optimizer
+        if not isinstance(given, DualOptimizer) or given.constraint is not self.constraint:
             raise TypeError(
                 f"{type(self).__name__} found an optimizer of type {type(given).__name__}, no "
                 "DualOptimizer with this trainer's constraint: nothing would be forgotten. Did you "
                 "mean `optimizers=(DualOptimizer(retain, forget, constraint), None)`, or none?"
             )
-        self._optimizer.backward_fn = self._backward
-        self._optimizer.reshard = self._reshard if self.is_fsdp_enabled else None
+        given.backward_fn = self._backward
+        given.reshard = self._reshard if self.is_fsdp_enabled else None
         return self.optimizer
 
     def _prepare(self, *given: Any, **how: Any) -> Any:
@@ -221,10 +190,16 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load what `_save_optimizer_and_scheduler` has saved, on any number of ranks."""
+        parts = [SHARDS if self.is_fsdp_enabled else OPTIMIZER, SCHEDULE]
+        if checkpoint is not None and not all(Path(checkpoint, part).exists() for part in parts):
+            raise ValueError(
+                f"{type(self).__name__}: the checkpoint {checkpoint} lacks one of {parts}, where "
+                "the constraint is. Was it saved with `save_only_model=True`?"
+            )
         if not self.is_fsdp_enabled:
             super()._load_optimizer_and_scheduler(checkpoint)
-        elif checkpoint is not None and (folder := Path(checkpoint, SHARDS)).is_dir():
-            dcp.load(self._shards, checkpoint_id=folder)
+        elif checkpoint is not None:
+            dcp.load(self._shards, checkpoint_id=Path(checkpoint, SHARDS))
             schedule = torch.load(Path(checkpoint, SCHEDULE), weights_only=True)
             cast(Any, self.lr_scheduler).load_state_dict(schedule)
 

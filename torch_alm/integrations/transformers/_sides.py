@@ -27,7 +27,11 @@ def split_pairs(given: Mapping[str, Any]) -> dict[str, Any]:
     forget: Any = pairs.forget
     if hasattr(forget, "add_column"):  # rows may be dropped, or moved
         forget = forget.add_column(INDEX, [*pairs.index])
-    sets = {**sets_of(given.get("eval_dataset")), FORGET: forget}
+    sets = given.get("eval_dataset")
+    sets = sets.sides if isinstance(sets, PairedDataset) else sets
+    if not isinstance(sets, Mapping):
+        sets = {} if sets is None else {"eval": sets}
+    sets = {**sets, FORGET: forget}
     return {**given, "train_dataset": pairs.retain, "eval_dataset": sets}
 
 
@@ -82,15 +86,6 @@ def require_collator(trainer: Trainer, *, is_paired: bool) -> None:
         )
 
 
-def sets_of(evaluated: Any) -> Mapping[str, Any]:
-    """Return the data sets to evaluate, each with a name."""
-    if evaluated is None:
-        return {}
-    if isinstance(evaluated, PairedDataset):
-        return evaluated.sides
-    return evaluated if isinstance(evaluated, Mapping) else {"eval": evaluated}
-
-
 class CountingCollator:
     """A collator of pairs whose batches are counted: each row to forget has to be in its own."""
 
@@ -126,10 +121,10 @@ def require_rows(
 ) -> None:
     """Warn if fewer rows are left than were given; raise if there is none."""
     named = f" (number {', '.join(map(str, gone[:9]))}{' ...' if gone[9:] else ''})" if gone else ""
-    told = f"{owner}: {given - left} of {given} rows to {verb}{named} are gone after {by}"
+    message = f"{owner}: {given - left} of {given} rows to {verb}{named} are gone after {by}"
     why = "Is a limit such as `max_length` too low, or a batch larger than the data?"
     if not left:
-        raise ValueError(f"{told}; nothing is left to {verb}. {why}")
+        raise ValueError(f"{message}; nothing is left to {verb}. {why}")
     if left < given:
-        told += ", and neither status nor evaluation speaks of them"
-        warnings.warn(f"{told}. {why}", stacklevel=4)
+        message += ", and neither status nor evaluation counts them"
+        warnings.warn(f"{message}. {why}", stacklevel=4)

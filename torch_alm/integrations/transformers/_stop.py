@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from torch_alm._constraint.state import STATUSES
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers._best import MET
+from torch_alm.integrations.transformers._callback import MET
 from torch_alm.language import Row, answer_ids
 from torch_alm.language._generation import decode, read_answers
 from torch_alm.language._models import Tokenizer
@@ -61,8 +61,8 @@ class StopOnStatus(TrainerCallback):
         """Count in `trainer_state.json`, so that the count survives a resume."""
         metrics, name = self.constraint.metrics(), f"torch_alm.{self._key}"
         counts = cast(dict[str, Any], state.stateful_callbacks)
-        told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
-        if metrics["steps"] == told:
+        before, counts[f"{name} steps"] = counts.get(f"{name} steps"), metrics["steps"]
+        if metrics["steps"] == before:
             return
         status = metrics["status"]
         is_idle = status == "never_active" != self.status and self.status in MET

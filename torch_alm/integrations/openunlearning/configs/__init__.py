@@ -1,1 +1,0 @@
-"""Configurations that Hydra finds through `hydra.searchpath`."""
