@@ -105,7 +105,7 @@ class KLRetainTrainer(SAULTrainer):
         """Load whole batches on every rank, which takes its rows of each."""
         loader = super().get_train_dataloader()
         if count_ranks() > 1:
-            shard = loader.batch_sampler
+            shard: Any = loader.batch_sampler
             shard.num_processes, shard.process_index, shard.even_batches = 1, 0, False
         return loader
 
