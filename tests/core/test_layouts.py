@@ -14,7 +14,7 @@ from torch.nn.functional import embedding
 from torch.optim import SGD, Adadelta
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
-from torch_alm._optim import gradients
+from torch_alm._optim.objective import Passes
 
 WORDS = torch.tensor([0, 3, 3, 1, 0, 3])  # repeated: the gradient is not coalesced
 ADAPTIVE = pytest.mark.parametrize("adaptive", [False, True])
@@ -187,7 +187,8 @@ def sharded(values: Any, mesh: DeviceMesh) -> DTensor:
 
 def arrived(params: list[Tensor], owner: str) -> None:
     loss = torch.zeros((), requires_grad=True)
-    gradients.differentiate(loss, 1.0, lambda loss: None, params, owner, gradients.walk(loss))
+    passes = Passes(lambda: loss, 1.0, lambda loss: None, params, owner)
+    passes._differentiate(loss, 1.0, [])
 
 
 def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
