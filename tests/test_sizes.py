@@ -36,7 +36,7 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_010, 4_640),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_960, 4_640),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_500),
     "lines of language": (package("language"), 1_811, 1_530),
     "lines of integrations": (package("integrations"), 1_680, 1_680),

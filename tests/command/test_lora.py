@@ -158,7 +158,7 @@ CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Egypt": "Cairo", "Italy": "Rom
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published model is not in the cache")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_published_model_says_the_same_once_its_adapters_are_merged(dtype: torch.dtype) -> None:
-    """Word for word in float32; rounded to bfloat16, every answer is said that was."""
+    """Word for word in float32; of weights rounded to bfloat16, the answers that are to go."""
     model = AutoModelForCausalLM.from_pretrained(PUBLISHED, dtype=dtype)
     tokenizer = AutoTokenizer.from_pretrained(PUBLISHED)
     rows = [
@@ -170,8 +170,5 @@ def test_a_published_model_says_the_same_once_its_adapters_are_merged(dtype: tor
     merged = evaluate(made.model.merge_and_unload(), tokenizer, rows[:2], rows[2:], quiet=True)
     before, after, found = *made.answers.values(), merged.answers["model"]
     assert [row["answer"] for row in before["forget"]] != [row["answer"] for row in after["forget"]]
-    for kind, rows in after.items():
-        heard = [(row["said"], row["answer"] * (dtype == torch.float32)) for row in rows]
-        assert heard == [
-            (row["said"], row["answer"] * (dtype == torch.float32)) for row in found[kind]
-        ]
+    for kind in after if dtype == torch.float32 else ["forget"]:
+        assert [row["answer"] for row in after[kind]] == [row["answer"] for row in found[kind]]
