@@ -303,11 +303,14 @@ def cost_of(loaded: Setup, trainer: Any) -> tuple[float, float]:
     torch.set_rng_state(state)
     passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)
     moments = 4 * 4 * sum(p.numel() for p in loaded.model.parameters() if p.requires_grad)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024
-    if loaded.place.device == "cuda":
-        peak = torch.cuda.max_memory_allocated()
+    peak = torch.cuda.max_memory_allocated() if loaded.place.device == "cuda" else peak_memory()
     return (perf_counter() - begun) * passes, float(peak + moments)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has taken of the machine's memory so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024)
 
 
 def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
