@@ -33,6 +33,7 @@ from benchmarks.report.results import append_line, read_lines, write_text
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import make_published
 from benchmarks.tasks.facts.world import Study, World, open_world
+from torch_alm import __version__
 from torch_alm.language import read_records
 
 COUNT = 10  # facts of a list to forget
@@ -124,24 +125,14 @@ def first_sentence(said: str, fact: data.Fact) -> str:
     return text.strip().rstrip(".")
 
 
-def run_command(drawn: data.Draw, whole: Path, folder: Path, *more: str) -> dict[str, float]:
-    """Run the command on a draw."""
-    rows = {
-        name: [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
-        for name in ("forget", "retain")
-    }
-    return run_unlearn(rows, whole, folder, *more)
-
-
-def run_unlearn(
-    rows: dict[str, list[dict[str, str]]], whole: Path, folder: Path, *more: str
-) -> dict[str, Any]:
-    """Run the command; its code, steps, minutes, and the most memory of a run so far."""
+def run_command(drawn: data.Draw, whole: Path, folder: Path, *more: str) -> dict[str, Any]:
+    """Run the command on a draw; its code, steps, minutes, and the most memory of a run so far."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(whole), *more]
-    for name, each in rows.items():
+    for name in ("forget", "retain"):
+        rows = [{"question": f.question, "answer": f.answer} for f in getattr(drawn, name)]
         path = folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in each), encoding="utf-8")
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         words += [f"--{name}", str(path)]
     begun = time.monotonic()
     code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode
@@ -149,7 +140,13 @@ def run_unlearn(
     found = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
     steps = len(found["trace"])
-    return {"code": code, "steps": steps, "minutes": minutes, "GB": round(peak, 1)}
+    return {
+        "version": __version__,
+        "code": code,
+        "steps": steps,
+        "minutes": minutes,
+        "GB": round(peak, 1),
+    }
 
 
 if __name__ == "__main__":

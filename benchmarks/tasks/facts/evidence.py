@@ -106,7 +106,7 @@ def make_tables() -> dict[str, pd.DataFrame]:
     runs = list_looks([line for line in lines if line["draw"] > 0])
     files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
     told = [
-        {"name": name + ", adapters" * line.get("lora", False), **line}
+        {"name": describe_run(name, line), **line}
         for name in files
         for line in read_lines(files[name])
     ]
@@ -154,6 +154,12 @@ def list_runs(runs: pd.DataFrame) -> pd.DataFrame:
     shares = [name for name in found if name.endswith("%")]
     found[shares] = (100 * found[shares]).round()
     return found.map(lambda x: x if isinstance(x, str) else f"{x:.3g}".replace("nan", ""))
+
+
+def describe_run(name: str, line: dict[str, Any]) -> str:
+    """What ran: which version, if the line says it, and whether adapters were trained."""
+    version = line.get("version", "").removesuffix(".0")
+    return f"{name} {version}".strip() + ", adapters" * line.get("lora", False)
 
 
 def compare_lists(lines: list[dict[str, Any]]) -> pd.DataFrame:

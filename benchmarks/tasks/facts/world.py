@@ -121,9 +121,16 @@ class World:
         found = [token_nll(self.upper, batch, reduction="none") for batch in batches]
         return torch.cat(found).mean().item()
 
+    @torch.no_grad()
     def perplexity(self) -> float:
-        """The perplexity of neutral prose, with the plain model."""
-        return measure_perplexity(self.model, self.tokenizer)
+        """exp of the mean loss per token of neutral prose, with the plain model."""
+        parts = PROSE.read_text(encoding="utf-8").strip().split("\n\n")
+        losses = []
+        for part in parts:
+            ids = torch.tensor([self.tokenizer(part)["input_ids"]], device=self.model.device)
+            logits = self.model(input_ids=ids).logits[0, :-1]
+            losses.append(nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
+        return math.exp(torch.cat(losses).mean().item())
 
     def measure(self, drawn: Draw) -> dict[str, Any]:
         """Shares that are still said, losses of telling words, perplexity, and the answers.
@@ -207,18 +214,6 @@ class World:
                     found[f"relearned{step}_said"] = self.score(others)
                     found[f"relearned{step}_loss"] = self.loss(others)
         return found
-
-
-@torch.no_grad()
-def measure_perplexity(model: Any, tokenizer: Any) -> float:
-    """exp of the mean loss per token of neutral prose."""
-    parts = PROSE.read_text(encoding="utf-8").strip().split("\n\n")
-    losses = []
-    for part in parts:
-        ids = torch.tensor([tokenizer(part)["input_ids"]], device=model.device)
-        logits = model(input_ids=ids).logits[0, :-1]
-        losses.append(nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
-    return math.exp(torch.cat(losses).mean().item())
 
 
 def open_world(
