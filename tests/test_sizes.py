@@ -41,16 +41,16 @@ SIZES = {  # measured, the limit today, the budget
     "lines of language": (package("language"), 1_811, 1_530),
     "lines of integrations": (package("integrations"), 1_680, 1_680),
     "lines of the command": (package(*COMMAND), 4_960, 4_430),
-    "lines of torch_alm": (lines("torch_alm"), 15_190, 13_800),
+    "lines of torch_alm": (lines("torch_alm"), 14_910, 13_800),
     "lines of benchmarks": (lines("benchmarks"), 7_190, 6_980),
     "lines of tests": (lines("tests"), 23_310, 22_000),
-    "lines of Python in docs": (lines("docs"), 540, 540),
+    "lines of Python in docs": (lines("docs"), 535, 540),
     "words of docs": (words("docs"), 18_000, 18_000),
     "words of README": (words("README.md"), 750, 750),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 1_100, 1_100),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_360, 1_200),
-    "files": (len(tree()), 418, 415),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_740, 3_740),
+    "files": (len(tree()), 413, 415),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_730, 3_740),
 }
 
 
